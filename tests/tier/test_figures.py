@@ -1,0 +1,187 @@
+"""Figures say what DESIGN's "Look" promises: colour is the model, dash is membership, labels never touch."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from tier import figures
+
+LEVELS = np.arange(10) / 10
+
+
+def curves(models: tuple[str, ...] = ("none", "tier_full")) -> pd.DataFrame:
+    rows = []
+    for shift, model in enumerate(models):
+        for member in (True, False):
+            mean = 0.9 - 0.05 * shift - 0.1 * (not member) - 0.6 * LEVELS
+            part = pd.DataFrame({"level": LEVELS, "mean": mean, "low": mean - 0.02, "high": mean + 0.02, "n": 500})
+            rows.append(part.assign(model=model, member=member))
+    return pd.concat(rows, ignore_index=True)
+
+
+def differences(models: tuple[str, ...] = ("none", "tier_full")) -> pd.DataFrame:
+    rows = []
+    for shift, model in enumerate(models):
+        value = np.full(10, 0.1 / (1 + shift))
+        part = pd.DataFrame({"level": LEVELS, "difference": value, "low": value - 0.03, "high": value + 0.03})
+        rows.append(part.assign(model=model, null_low=-0.02 - 0.01 * shift, null_high=0.02 + 0.01 * shift))
+    return pd.concat(rows, ignore_index=True)
+
+
+def lines(figure: go.Figure) -> list[go.Scatter]:
+    return [trace for trace in figure.data if trace.name]
+
+
+def test_colour_is_the_model_and_dash_is_membership() -> None:
+    figure = figures.trajectories(curves(), differences(), "morf")
+    drawn = {trace.name: trace for trace in lines(figure) if "," in trace.name}
+    assert len(drawn) == 4
+    for model in ("none", "tier_full"):
+        look = figures.style(model)
+        member, other = drawn[f"{look.label}, members"], drawn[f"{look.label}, non-members"]
+        assert member.line.color == other.line.color == look.colour
+        assert (member.line.dash, other.line.dash) == ("solid", "dash")
+        assert member.marker.symbol == look.symbol
+        assert other.marker.symbol == f"{look.symbol}-open"
+
+
+def test_every_model_has_its_own_colour_and_marker() -> None:
+    looks = list(figures.STYLES.values())
+    assert len({look.colour for look in looks}) == len({look.symbol for look in looks}) == len(looks)
+    assert figures.style("none").colour == "#D55E00"
+    assert figures.style("tier_full").colour == "#0072B2"
+
+
+def test_lines_carry_the_numbers_they_were_given() -> None:
+    frame = curves()
+    figure = figures.trajectories(frame, differences(), "morf")
+    trace = next(t for t in lines(figure) if t.name == "Undefended, members")
+    wanted = frame[(frame["model"] == "none") & frame["member"]]["mean"]
+    np.testing.assert_allclose(trace.y, wanted)
+
+
+def test_bands_run_up_the_high_side_and_back_along_the_low_side() -> None:
+    frame = curves(("none",))
+    figure = figures.trajectories(frame, differences(("none",)), "morf")
+    band = figure.data[0]
+    member = frame[frame["member"]]
+    assert band.fill == "toself"
+    np.testing.assert_allclose(band.y, np.concatenate([member["high"], member["low"][::-1]]))
+
+
+def test_the_null_band_covers_every_model_shown() -> None:
+    frame = differences()
+    figure = figures.trajectories(curves(), frame, "morf")
+    grey = [t for t in figure.data if t.fillcolor and t.fillcolor.startswith("rgba(128")]
+    assert len(grey) == 1
+    assert max(grey[0].y) == pytest.approx(frame["null_high"].max())
+    assert min(grey[0].y) == pytest.approx(frame["null_low"].min())
+
+
+def test_the_figure_says_what_its_bands_are_and_which_pixels_go_first() -> None:
+    for order, word in (("morf", "most important"), ("lerf", "least important")):
+        figure = figures.trajectories(curves(), differences(), order)
+        text = " ".join(str(a.text) for a in figure.layout.annotations)
+        assert "95 % bootstrap interval" in text
+        assert "shuffled memberships" in text
+        assert word in figure.layout.xaxis2.title.text
+
+
+def test_direct_labels_do_not_touch() -> None:
+    frame = curves(("none", "augmentation", "tier_reg", "tier_full", "control"))
+    frame["mean"] = 0.5  # all ten lines end on one point
+    figure = figures.trajectories(frame, differences(("none",)), "morf")
+    shown = [a for a in figure.layout.annotations if a.showarrow and a.yref == "y"]
+    assert len(shown) == 10
+    offsets = np.sort([a.ay for a in shown])
+    assert np.diff(offsets).min() >= figures.LABEL_PIXELS - 1e-6
+
+
+@pytest.mark.parametrize("wanted", [[0.1, 0.1, 0.1], [0.0, 1.0], [], [0.95, 0.99, 1.0], [0.3, 0.2, 0.25]])
+def test_spread_keeps_order_gap_and_bounds(wanted: list[float]) -> None:
+    placed = figures.spread(wanted, 0.1, 0.0, 1.0)
+    ordered = placed[np.argsort(wanted, kind="stable")]
+    assert (np.diff(ordered) >= 0.1 - 1e-9).all()
+    assert ((placed >= -1e-9) & (placed <= 1 + 1e-9)).all()
+
+
+def test_spread_moves_nothing_that_has_room_and_shrinks_the_gap_when_there_is_none() -> None:
+    np.testing.assert_allclose(figures.spread([0.1, 0.5, 0.9], 0.1, 0, 1), [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(np.sort(figures.spread([0.5] * 5, 1.0, 0, 1)), [0, 0.25, 0.5, 0.75, 1])
+
+
+def profile(models: tuple[str, ...] = ("none",)) -> pd.DataFrame:
+    rows = []
+    for model in models:
+        for member in (True, False):
+            mean = np.linspace(1, 8, 7) + 0.5 * member
+            part = pd.DataFrame({"level": np.arange(1, 8) / 10, "mean": mean, "sd": 2.0})
+            rows.append(part.assign(model=model, member=member, low=mean - 0.1, high=mean + 0.1))
+    return pd.concat(rows, ignore_index=True)
+
+
+def test_divergence_draws_the_band_that_was_asked_for() -> None:
+    frame = profile()
+    for band, width in (("mean", 0.2), ("sd", 4.0)):
+        figure = figures.divergence(frame, band)
+        filled = figure.data[0]
+        assert filled.y[0] - filled.y[-1] == pytest.approx(width)
+    with pytest.raises(ValueError, match="mean or sd"):
+        figures.divergence(frame, "range")
+
+
+def events(epochs: int = 5) -> pd.DataFrame:
+    return pd.DataFrame({
+        "epoch": np.arange(1, epochs + 1), "train_accuracy": np.linspace(0.2, 0.9, epochs),
+        "test_accuracy": np.linspace(0.2, 0.5, epochs), "gap_balanced_accuracy": np.linspace(0.5, 0.7, epochs),
+        "loss_auc": np.linspace(0.5, 0.8, epochs),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 5])
+def test_training_draws_any_number_of_epochs_and_keeps_its_axis(epochs: int) -> None:
+    figure = figures.training(events(epochs), "tier_full", epochs=30)
+    assert figure.layout.xaxis.range[1] == 30.5
+    assert all(len(trace.x) == epochs for trace in lines(figure))
+
+
+def points() -> pd.DataFrame:
+    return pd.DataFrame({
+        "model": ["none", "tier_full", "tier_full"], "text": ["a", "b", "c"], "test_accuracy": [0.6, 0.5, 0.4],
+        "leak": [0.9, 0.6, 0.55], "low": [0.88, 0.57, np.nan], "high": [0.92, 0.63, np.nan],
+        "headline": [True, True, False],
+    })  # fmt: skip
+
+
+def test_leak_draws_runs_paths_and_the_chosen_point() -> None:
+    paths = pd.DataFrame({"model": "none", "epoch": [5, 10], "test_accuracy": [0.4, 0.6], "leak": [0.55, 0.9]})
+    figure = figures.leak(points(), paths, points().tail(1))
+    names = [t.name for t in figure.data]
+    assert "Undefended, stopped early" in names
+    assert "chosen" in names
+    headline = next(t for t in figure.data if t.name == "TIER Full" and t.error_y.visible)
+    assert headline.error_y.array[0] == pytest.approx(0.03)
+    assert figures.leak(points(), paths.head(0)).layout.xaxis.range is not None
+
+
+def test_the_guess_hides_the_model_until_it_is_revealed() -> None:
+    curve = pd.DataFrame({"level": LEVELS, "confidence": 1 - LEVELS})
+    hidden, shown = figures.guess(curve), figures.guess(curve, revealed="none")
+    assert figures.style("none").colour not in hidden.to_json()
+    assert figures.style("none").colour in shown.to_json()
+    hint = figures.guess(curve, curves(("none",)).drop(columns="model"))
+    assert any("average" in (t.name or "") for t in hint.data)
+
+
+def test_figures_leave_their_input_alone() -> None:
+    frame, change, shape = curves(), differences(), profile()
+    before = frame.copy(), change.copy(), shape.copy()
+    figures.trajectories(frame, change, "lerf")
+    figures.divergence(shape)
+    for now, then in zip((frame, change, shape), before, strict=True):
+        pd.testing.assert_frame_equal(now, then)
+
+
+def test_an_unknown_model_is_grey_under_its_own_name() -> None:
+    assert figures.style("new_defense") == figures.Style("new_defense", figures.GREY, "x")

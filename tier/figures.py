@@ -1,0 +1,387 @@
+"""Tidy DataFrames -> Plotly figures: no files, no Streamlit, no torch.
+
+One language throughout: colour is the model (Okabe-Ito, safe for colour-blind readers and on light and dark ground), a
+solid line is members and a dashed line non-members, and each model also has its own marker. Lines carry their names at
+their ends, so that no figure depends on a legend. Shaded bands are 95 % bootstrap intervals unless the panel title says
+otherwise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+GREY = "#808080"  # 3.9:1 on white and 4.6:1 on the dark ground
+LABEL_PIXELS = 17  # smallest distance between two direct labels
+FONT_PIXELS = 13
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a model looks in every figure."""
+
+    label: str
+    colour: str
+    symbol: str
+
+
+GLYPHS = {  # a marker as text: filled for members, open for non-members
+    "circle": "●○", "square": "■□", "triangle-up": "▲△", "diamond": "◆◇", "cross": "✚✛", "star": "★☆", "x": "✖✕",
+}  # fmt: skip
+
+STYLES: dict[str, Style] = {
+    "none": Style("Undefended", "#D55E00", "circle"),
+    "augmentation": Style("Augmentation", "#009E73", "square"),
+    "tier_reg": Style("TIER Reg-only", "#CC79A7", "triangle-up"),
+    "tier_full": Style("TIER Full", "#0072B2", "diamond"),
+    "control": Style("Undefended, second seed", "#E69F00", "cross"),
+}
+
+
+def style(model: str) -> Style:
+    """The look of a model; an unknown one is grey under its own name."""
+    return STYLES.get(model, Style(model, GREY, "x"))
+
+
+def rgba(colour: str, alpha: float) -> str:
+    """`#RRGGBB` as a CSS colour of that opacity."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha:g})"
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.ndarray:
+    """Positions as near as a pass allows to `wanted`, at least `gap` apart, inside [low, high] when they fit.
+
+    Keeps the order of `wanted`; used to keep direct labels from covering each other.
+    """
+    wanted_array = np.asarray(wanted, dtype=float)
+    if not wanted_array.size:
+        return wanted_array
+    order = np.argsort(wanted_array, kind="stable")
+    placed = np.clip(wanted_array[order], low, high)
+    gap = min(gap, (high - low) / max(len(placed) - 1, 1))
+    # Pool neighbours that would touch and centre each pool on its members, as isotonic regression does.
+    pools: list[list[float]] = []  # [sum of (wanted - rank * gap), count]
+    for rank, value in enumerate(placed):
+        pools.append([value - rank * gap, 1.0])
+        while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
+            total, count = pools.pop()
+            pools[-1][0] += total
+            pools[-1][1] += count
+    base = np.concatenate([np.full(int(count), total / count) for total, count in pools])
+    placed = np.clip(base, low, high - gap * (len(placed) - 1)) + gap * np.arange(len(placed))
+    result = np.empty_like(placed)
+    result[order] = placed
+    return result
+
+
+def _axis_range(*parts: Any, include: Sequence[float] = ()) -> tuple[float, float]:
+    """The smallest range that holds every finite number of `parts` and `include`, with a margin of 6 %."""
+    values = np.concatenate([np.ravel(np.asarray(p, dtype=float)) for p in (*parts, include)])
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return 0.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    pad = 0.06 * (high - low) or 0.05
+    return low - pad, high + pad
+
+
+def _band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str, alpha: float = 0.16) -> go.Scatter:
+    """A shaded band between two curves; rows without both bounds are left out."""
+    known = low.notna() & high.notna()
+    x, low, high = x[known], low[known], high[known]
+    return go.Scatter(
+        x=np.concatenate([x, x[::-1]]), y=np.concatenate([high, low[::-1]]),
+        fill="toself", fillcolor=rgba(colour, alpha), line={"width": 0}, mode="lines",
+        hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
+
+
+def _line(x: pd.Series, y: pd.Series, name: str, look: Style, member: bool = True, form: str = ".3f") -> go.Scatter:
+    """A named line with markers: solid and filled for members, dashed and open for non-members."""
+    return go.Scatter(
+        x=x, y=y, name=name, mode="lines+markers",
+        line={"color": look.colour, "width": 2.5, "dash": "solid" if member else "dash"},
+        marker={"color": look.colour, "size": 8, "symbol": look.symbol if member else f"{look.symbol}-open"},
+        hovertemplate=f"%{{y:{form}}}", showlegend=False,
+    )  # fmt: skip
+
+
+def glyph(look: Style, member: bool = True) -> str:
+    """The coloured marker that stands before a model's name in a figure."""
+    return f'<span style="color:{look.colour}">{GLYPHS[look.symbol][0 if member else 1]}</span>'
+
+
+@dataclass(frozen=True)
+class _End:
+    """The last point of a line, and what to write beside it."""
+
+    x: float
+    y: float
+    text: str
+    look: Style
+    member: bool = True
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One panel of a figure: its place in the subplot grid, its height and its y range."""
+
+    row: int
+    pixels: float
+    low: float
+    high: float
+
+
+def _label_ends(figure: go.Figure, panel: _Panel, ends: Sequence[_End]) -> None:
+    """Write each text beside its line's end, moved apart where two would touch."""
+    ends = [end for end in ends if np.isfinite(end.y)]
+    unit = panel.pixels / (panel.high - panel.low)
+    places = spread([end.y for end in ends], LABEL_PIXELS / unit, panel.low, panel.high)
+    for end, place in zip(ends, places, strict=True):
+        figure.add_annotation(
+            x=end.x, y=end.y, ax=22, ay=-(place - end.y) * unit, axref="pixel", ayref="pixel",
+            text=f"{glyph(end.look, end.member)} {end.text}", xanchor="left", align="left",
+            showarrow=True, arrowhead=0, arrowwidth=1, arrowcolor=rgba(end.look.colour, 0.6), standoff=6,
+            font={"size": FONT_PIXELS}, row=panel.row, col=1,
+        )  # fmt: skip
+
+
+def _heading(figure: go.Figure, text: str, row: int, rows: int) -> None:
+    """A panel's title at its upper left, where it is read before the curves."""
+    axis = "y" if row == 1 else f"y{row}"
+    figure.add_annotation(
+        text=text, x=0, y=1, xref="paper", yref=f"{axis} domain", xanchor="left", yanchor="bottom",
+        yshift=6, showarrow=False, align="left", font={"size": FONT_PIXELS},
+    )  # fmt: skip
+
+
+def _finish(figure: go.Figure, height: int, right: int = 190) -> go.Figure:
+    """The layout that all figures share."""
+    figure.update_layout(
+        height=height, margin={"l": 64, "r": right, "t": 44, "b": 52}, hovermode="x unified", showlegend=False,
+        dragmode=False, separators=".,",
+    )  # fmt: skip
+    figure.update_xaxes(showgrid=False, ticks="outside", title_standoff=8)
+    figure.update_yaxes(zeroline=False, title_standoff=8)
+    return figure
+
+
+def _member_text(member: bool) -> str:
+    return "members" if member else "non-members"
+
+
+def trajectories(curves: pd.DataFrame, difference: pd.DataFrame, order: str) -> go.Figure:
+    """Mean confidence along one removal order, and members minus non-members below it.
+
+    `curves`: model, level, member, mean, low, high; `difference`: model, level, difference, low, high, null_low,
+    null_high; one order (`morf` or `lerf`) in both, levels as fractions of the pixels removed.
+    """
+    height, shares = 640, (0.62, 0.38)
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.13, row_heights=list(shares))
+    plot = (height - 96) * (1 - 0.13)
+    low, high = _axis_range(curves["low"], curves["high"])
+    top = _Panel(1, plot * shares[0], max(low, -0.03), min(high, 1.03))
+    ends = []
+    for (model, member), part in curves.sort_values("level").groupby(["model", "member"], sort=False):
+        look, name = style(str(model)), f"{style(str(model)).label}, {_member_text(bool(member))}"
+        figure.add_trace(_band(part["level"], part["low"], part["high"], look.colour), row=1, col=1)
+        figure.add_trace(_line(part["level"], part["mean"], name, look, bool(member)), row=1, col=1)
+        ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], name, look, bool(member)))
+    _label_ends(figure, top, ends)
+
+    bounds = ("difference", "low", "high", "null_low", "null_high")
+    low, high = _axis_range(*(difference[name] for name in bounds), include=[0.0])
+    bottom = _Panel(2, plot * shares[1], low, high)
+    null = difference.groupby("level", as_index=False).agg(low=("null_low", "min"), high=("null_high", "max"))
+    figure.add_trace(_band(null["level"], null["low"], null["high"], GREY, 0.3), row=2, col=1)
+    figure.add_hline(y=0, line={"color": GREY, "width": 1}, row=2, col=1)
+    ends = []
+    for model, part in difference.sort_values("level").groupby("model", sort=False):
+        look = style(str(model))
+        figure.add_trace(_band(part["level"], part["low"], part["high"], look.colour), row=2, col=1)
+        figure.add_trace(_line(part["level"], part["difference"], look.label, look, form="+.3f"), row=2, col=1)
+        ends.append(_End(part["level"].iloc[-1], part["difference"].iloc[-1], look.label, look))
+    _label_ends(figure, bottom, ends)
+
+    removed = "most important pixels first (MoRF)" if order == "morf" else "least important pixels first (LeRF)"
+    _heading(figure, "<b>Confidence in the true class</b>, mean with 95 % bootstrap interval", 1, 2)
+    _heading(figure, "<b>Members minus non-members</b>, 95 % interval; grey: 95 % of shuffled memberships", 2, 2)
+    figure.update_yaxes(range=[top.low, top.high], title="confidence", row=1, col=1)
+    figure.update_yaxes(range=[bottom.low, bottom.high], title="difference", tickformat="+.2f", row=2, col=1)
+    figure.update_xaxes(tickformat=".0%", range=[-0.015, float(curves["level"].max()) + 0.015])
+    figure.update_xaxes(title=f"pixels removed, {removed}", row=2, col=1)
+    return _finish(figure, height)
+
+
+def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:
+    """The KL profile: members and non-members of each model against the share of pixels removed.
+
+    `profile`: model, level, member, mean, sd, low, high. `band` is `mean` (95 % of the mean) or `sd` (one standard
+    deviation either side, as the paper draws it).
+    """
+    if band not in ("mean", "sd"):
+        raise ValueError(f"unknown band '{band}'; choose mean or sd")
+    part_low = profile["low"] if band == "mean" else profile["mean"] - profile["sd"]
+    part_high = profile["high"] if band == "mean" else profile["mean"] + profile["sd"]
+    drawn = profile.assign(band_low=part_low, band_high=part_high).sort_values("level")
+    height = 460
+    figure = make_subplots(rows=1, cols=1)
+    low, high = _axis_range(drawn["mean"], drawn["band_low"], drawn["band_high"], include=[0.0])
+    panel = _Panel(1, height - 96, low, high)
+    ends = []
+    for (model, member), part in drawn.groupby(["model", "member"], sort=False):
+        look, name = style(str(model)), f"{style(str(model)).label}, {_member_text(bool(member))}"
+        alpha = 0.16 if band == "mean" else 0.10
+        figure.add_trace(_band(part["level"], part["band_low"], part["band_high"], look.colour, alpha))
+        figure.add_trace(_line(part["level"], part["mean"], name, look, bool(member)))
+        ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], name, look, bool(member)))
+    _label_ends(figure, panel, ends)
+    meaning = "95 % interval of the mean" if band == "mean" else "one standard deviation of the images either side"
+    _heading(figure, f"<b>KL divergence from the untouched prediction</b>, mean; band: {meaning}", 1, 1)
+    figure.update_yaxes(range=[low, high], title="KL divergence (nats)")
+    figure.update_xaxes(tickformat=".0%", title="most important pixels replaced by the image mean")
+    return _finish(figure, height)
+
+
+def training(events: pd.DataFrame, model: str, epochs: int | None = None) -> go.Figure:
+    """Accuracy and the two simplest leaks, epoch by epoch.
+
+    `events`: epoch, train_accuracy, test_accuracy, gap_balanced_accuracy, loss_auc; `epochs` fixes the axis while a run
+    is still going.
+    """
+    look, height, shares = style(model), 520, (0.5, 0.5)
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.15, row_heights=list(shares))
+    plot = (height - 96) * (1 - 0.15) * 0.5
+    panels = (
+        (1, ("train_accuracy", "members (seen)", True), ("test_accuracy", "non-members (new)", False)),
+        (2, ("gap_balanced_accuracy", "guess 'member if right'", True), ("loss_auc", "loss attack (AUC)", True)),
+    )
+    for row, *lines in panels:
+        low, high = _axis_range(*(events[column] for column, _, _ in lines), include=[0.5] if row == 2 else [0.0])
+        panel, ends = _Panel(row, plot, low, min(high, 1.03)), []
+        for number, (column, name, member) in enumerate(lines):
+            shape = look if row == 1 or number == 0 else Style(look.label, look.colour, "star")
+            known = events[events[column].notna()]
+            figure.add_trace(_line(known["epoch"], known[column], name, shape, member), row=row, col=1)
+            if len(known):
+                ends.append(_End(known["epoch"].iloc[-1], known[column].iloc[-1], name, shape, member))
+        _label_ends(figure, panel, ends)
+        figure.update_yaxes(range=[panel.low, panel.high], row=row, col=1)
+    figure.update_traces(marker={"size": 5})
+    figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"}, row=2, col=1)
+    _heading(figure, f"<b>{look.label}: accuracy</b>", 1, 2)
+    _heading(figure, "<b>Leak</b> of the two simplest attacks; dotted: guessing", 2, 2)
+    last = epochs or int(events["epoch"].max() if len(events) else 1)
+    figure.update_xaxes(range=[0, last + 0.5])
+    figure.update_xaxes(title="epoch", row=2, col=1)
+    return _finish(figure, height)
+
+
+def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None = None) -> go.Figure:
+    """Test accuracy against the audit's balanced accuracy: every run, and the early-stopping paths.
+
+    `points`: model, text (for the hover), test_accuracy, leak, low, high (null where unknown), headline (bool);
+    `paths`: model, epoch, test_accuracy, leak, in order of epochs; `chosen`: rows like `points`, ringed.
+    """
+    height = 560
+    figure = make_subplots(rows=1, cols=1)
+    for model, part in paths.groupby("model", sort=False):
+        look = style(str(model))
+        figure.add_trace(
+            go.Scatter(
+                x=part["test_accuracy"], y=part["leak"], mode="lines+markers", name=f"{look.label}, stopped early",
+                line={"color": look.colour, "width": 1.5, "shape": "linear"},
+                marker={"size": 5, "symbol": "circle", "color": look.colour},
+                customdata=part[["epoch"]],
+                hovertemplate=f"{look.label}, stopped after epoch %{{customdata[0]}}"
+                "<br>test accuracy %{x:.3f}<br>audit %{y:.3f}<extra></extra>",
+            )
+        )  # fmt: skip
+    for (name, headline), part in points.groupby(["model", "headline"], sort=False):
+        look = style(str(name))
+        spare = part.assign(up=part["high"] - part["leak"], down=part["leak"] - part["low"])
+        figure.add_trace(
+            go.Scatter(
+                x=spare["test_accuracy"], y=spare["leak"], mode="markers", name=look.label,
+                error_y={
+                    "type": "data", "array": spare["up"], "arrayminus": spare["down"],
+                    "color": rgba(look.colour, 0.5), "thickness": 1.2, "width": 3, "visible": bool(headline),
+                },
+                marker={
+                    "symbol": look.symbol, "size": 13 if headline else 8, "color": look.colour,
+                    "opacity": 0.95 if headline else 0.45, "line": {"width": 1 if headline else 0, "color": "white"},
+                },
+                customdata=spare[["text"]],
+                hovertemplate="%{customdata[0]}<br>test accuracy %{x:.3f}<br>audit %{y:.3f}<extra></extra>",
+            )
+        )  # fmt: skip
+    if chosen is not None and len(chosen):
+        figure.add_trace(
+            go.Scatter(
+                x=chosen["test_accuracy"], y=chosen["leak"], mode="markers", name="chosen", hoverinfo="skip",
+                marker={"symbol": "circle-open", "size": 24, "color": GREY, "line": {"width": 3, "color": GREY}},
+            )
+        )  # fmt: skip
+    low, high = _axis_range(points["leak"], points["low"], points["high"], paths["leak"], include=[0.5])
+    left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"])
+    _name_groups(figure, points, paths, _Panel(1, height - 96, low, high))
+    figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
+    figure.add_annotation(
+        x=left, y=0.5, xanchor="left", yanchor="bottom", text="0.5: the attack only guesses", showarrow=False,
+        font={"size": 12},
+    )  # fmt: skip
+    text = "<b>Up: leaks more. Right: more accurate.</b> Bars: 95 % interval of a run; lines: early stopping"
+    _heading(figure, text, 1, 1)
+    figure.update_yaxes(range=[low, high], title="audit balanced accuracy")
+    figure.update_xaxes(range=[left, right], title="test accuracy", showgrid=True)
+    return _finish(figure, height).update_layout(hovermode="closest", dragmode="zoom")
+
+
+def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, panel: _Panel) -> None:
+    """Write each group's name in the right margin, level with its mean, behind the group's own marker."""
+    names: list[tuple[float, str]] = []
+    headline = points[points["headline"]]
+    for model, part in headline.groupby("model", sort=False):
+        look = style(str(model))
+        names.append((float(part["leak"].mean()), f"{glyph(look)} {look.label}"))
+    for model, part in paths[~paths["model"].isin(headline["model"])].groupby("model", sort=False):
+        look = style(str(model))
+        names.append((float(part["leak"].iloc[-1]), f"{glyph(look)} {look.label}, stopped early"))
+    gap = (panel.high - panel.low) * LABEL_PIXELS * 1.2 / panel.pixels
+    for place, (_, text) in zip(spread([n[0] for n in names], gap, panel.low, panel.high), names, strict=True):
+        figure.add_annotation(
+            x=1.01, xref="paper", y=place, text=text, xanchor="left", showarrow=False, font={"size": FONT_PIXELS},
+        )  # fmt: skip
+
+
+def guess(curve: pd.DataFrame, means: pd.DataFrame | None = None, revealed: str | None = None) -> go.Figure:
+    """One image's confidence while its most important pixels vanish, for the guessing game.
+
+    `curve`: level, confidence; `means`: level, member, mean, low, high (the averages as a hint), `revealed`: the model
+    whose look the curve takes once the answer is shown, else it is grey.
+    """
+    height = 380
+    figure = make_subplots(rows=1, cols=1)
+    panel = _Panel(1, height - 96, -0.03, 1.03)
+    ends = []
+    if means is not None:
+        for member, part in means.sort_values("level").groupby("member", sort=False):
+            look = Style("", GREY, "circle")
+            figure.add_trace(_band(part["level"], part["low"], part["high"], GREY, 0.25))
+            text = f"average of {_member_text(bool(member))}"
+            figure.add_trace(_line(part["level"], part["mean"], text, look, bool(member)))
+            ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], text, look, bool(member)))
+    look = Style("this image", "#56B4E9" if revealed is None else style(revealed).colour, "circle")
+    figure.add_trace(_line(curve["level"], curve["confidence"], "this image", look))
+    figure.update_traces(line={"width": 3.5}, marker={"size": 10}, selector={"name": "this image"})
+    ends.append(_End(curve["level"].iloc[-1], curve["confidence"].iloc[-1], "this image", look))
+    _label_ends(figure, panel, ends)
+    _heading(figure, "<b>Confidence in the true class</b> of one image", 1, 1)
+    figure.update_yaxes(range=[panel.low, panel.high], title="confidence")
+    figure.update_xaxes(tickformat=".0%", title="pixels removed, most important first")
+    return _finish(figure, height, 170)
