@@ -1,0 +1,670 @@
+"""The store: what was written is read back or reported, whoever is killed, and whoever else writes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from tier import environment
+from tier.store import DamagedError, Result, Store, StoreError
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame({"epoch": [1, 2, 3], "loss": [2.0, float("nan"), 0.5], "name": ["a", "b", "ü"]})
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {"weight": rng.normal(size=(3, 4)).astype(np.float16), "steps": np.array(7), "mask": np.eye(2, dtype=bool)}
+
+
+def save(store: Store, key: str = KEY, **metrics: float) -> Result:
+    files = {"events.parquet": frame(), "weights.safetensors": arrays()}
+    return store.write("train", key, files, {"config": {"seed": 1}, "metrics": metrics, "seconds": 1.5})
+
+
+def spawn(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process that can import tier and prints what happens."""
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, env=environ)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "local":
+        yield Store(tmp_path / "store")
+        return
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    yield Store("memory://store")
+    filesystem.store.clear()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def folder(store: Store, key: str = KEY) -> Path:
+    return Path(store.url) / "train" / key
+
+
+# Results
+
+
+def test_round_trip(store: Store) -> None:
+    save(store, accuracy=0.5, broken=float("inf"))
+    result = store.find("train", KEY, need=["events.parquet", "weights.safetensors"])
+    assert result is not None
+    pd.testing.assert_frame_equal(result.frame("events.parquet"), frame())
+    pd.testing.assert_frame_equal(result.frame("events.parquet", ["name", "epoch"]), frame()[["name", "epoch"]])
+    loaded = result.arrays("weights.safetensors")
+    for name, array in arrays().items():
+        assert loaded[name].dtype == array.dtype
+        assert loaded[name].shape == array.shape
+        np.testing.assert_array_equal(loaded[name], array)
+    assert result.metrics == {"accuracy": 0.5, "broken": None}
+    assert result.record["config"] == {"seed": 1}
+    assert result.record["environment"]["packages"]["numpy"] == np.__version__
+    assert result.has("events.parquet")
+    assert not result.has("samples.parquet")
+    assert result.size == sum(file["bytes"] for file in result.record["files"].values()) > 0
+
+
+def test_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (save(Store(tmp_path / name)).record["files"] for name in ("a", "b"))
+    assert first == second
+
+
+def test_not_contiguous_arrays_are_stored_as_they_look(local: Store) -> None:
+    array = np.arange(12, dtype=np.float32).reshape(3, 4).T[::2]
+    result = local.write("maps", KEY, {"maps.safetensors": {"x": array}}, {})
+    np.testing.assert_array_equal(result.arrays("maps.safetensors")["x"], array)
+
+
+def test_missing_results_files_and_columns(store: Store) -> None:
+    assert store.find("train", KEY) is None
+    assert store.ls() == []
+    result = save(store)
+    assert store.find("train", OTHER) is None
+    assert store.find("audit", KEY) is None
+    assert store.find("train", KEY, need=["samples.parquet"]) is None
+    with pytest.raises(KeyError, match=r"does not hold samples\.parquet"):
+        result.frame("samples.parquet")
+    with pytest.raises(KeyError, match="has no column kl; it has epoch, loss, name"):
+        result.frame("events.parquet", ["epoch", "kl"])
+
+
+def test_listing(store: Store) -> None:
+    save(store)
+    store.write("audit", OTHER, {}, {"metrics": {"auc": 0.7}})
+    assert {(r.stage, r.key) for r in store.ls()} == {("train", KEY), ("audit", OTHER)}
+    assert [r.metrics for r in store.ls("audit")] == [{"auc": 0.7}]
+
+
+@pytest.mark.parametrize(
+    ("stage", "key"),
+    [
+        ("../train", KEY),
+        ("train", "../../etc"),
+        ("bus", KEY),
+        ("Train", KEY),
+        ("", KEY),
+        ("train", KEY + "/.."),
+        ("train", ""),
+    ],
+)
+def test_names_cannot_leave_the_root(local: Store, stage: str, key: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be a stage's name|is not a key"):
+        local.find(stage, key)
+    with pytest.raises(ValueError, match=r"cannot be a stage's name|is not a key"):
+        local.write(stage, key, {}, {})
+
+
+@pytest.mark.parametrize("name", ["../x.parquet", "x.pkl", ".parquet", "a/b.parquet", "record.json"])
+def test_file_names_are_checked(local: Store, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be stored"):
+        local.write("train", KEY, {name: frame()}, {})
+    assert local.find("train", KEY) is None
+
+
+def test_objects_are_refused(local: Store) -> None:
+    with pytest.raises(TypeError, match="numbers or truth values"):
+        local.write("train", KEY, {"x.safetensors": {"x": np.array([{}], dtype=object)}}, {})
+    with pytest.raises(ValueError, match="a DataFrame goes into"):
+        local.write("train", KEY, {"x.safetensors": frame()}, {})
+
+
+# Two writers, and writers that are killed
+
+
+def test_first_result_stays(store: Store) -> None:
+    save(store, accuracy=0.1)
+    assert save(store, accuracy=0.2).metrics == {"accuracy": 0.1}
+
+
+def test_rival_writers_do_not_mix_files(local: Store) -> None:
+    """Both begin before either commits, with different bytes under the same names; one wins as a whole."""
+    results: list[Result] = []
+    ready = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        table = pd.DataFrame({"writer": [number] * 1000})
+        ready.wait()
+        files = {"a.parquet": table, "b.parquet": table}
+        results.append(Store(local.url).write("train", KEY, files, {"metrics": {"writer": number}}))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winner = local.find("train", KEY, need=["a.parquet", "b.parquet"])
+    assert winner is not None
+    for result in [winner, *results]:
+        number = winner.metrics["writer"]
+        assert result.metrics["writer"] == number
+        assert result.frame("a.parquet")["writer"].unique().tolist() == [number]
+        assert result.frame("b.parquet")["writer"].unique().tolist() == [number]
+    assert local.verify() == []
+
+
+WRITER = """
+import sys, time
+import pandas as pd
+from tier.store import Store
+store = Store(sys.argv[1])
+create = store._files.create
+def slow(path, data):
+    if path.endswith("record.json"):
+        print("before the record", flush=True)
+        time.sleep(60)
+    return create(path, data)
+store._files.create = slow
+store.write("train", sys.argv[2], {"events.parquet": pd.DataFrame({"epoch": [9]}), "b.parquet": pd.DataFrame()}, {})
+"""
+
+
+def test_killed_before_the_record(local: Store) -> None:
+    process = spawn(WRITER, local.url, KEY)
+    assert line(process) == "before the record"
+    kill(process)
+    assert (folder(local) / "events.parquet").exists()
+    assert local.find("train", KEY) is None
+    assert local.ls() == []
+    assert local.verify() == []
+    result = save(local)
+    pd.testing.assert_frame_equal(result.frame("events.parquet"), frame())  # not the killed one's
+    assert result.has("weights.safetensors")
+    assert not result.has("b.parquet")
+    assert local.find("train", KEY, need=result.files) is not None
+
+
+def test_gc_removes_what_a_killed_writer_left(local: Store) -> None:
+    process = spawn(WRITER, local.url, KEY)
+    line(process)
+    kill(process)
+    assert local.gc() == []  # it might still be at work
+    save(local, key=OTHER)
+    for path in folder(local).iterdir():
+        os.utime(path, (1, 1))
+    lease = local.lease(f"train-{KEY}")
+    assert lease is not None
+    assert local.gc() == []  # someone computes it now
+    lease.release()
+    assert len(local.gc(dry_run=True)) == 2
+    assert folder(local).exists()
+    assert {item.path for item in local.gc()} == {f"train/{KEY}/events.parquet", f"train/{KEY}/b.parquet"}
+    assert not folder(local).exists()
+    assert local.find("train", OTHER) is not None
+
+
+def test_gc_keeps_the_files_of_a_result(local: Store) -> None:
+    save(local)
+    spare = folder(local) / "events.deadbeef.parquet"
+    spare.write_bytes(b"left over")
+    for path in folder(local).iterdir():
+        os.utime(path, (1, 1))
+    assert [item.path for item in local.gc()] == [f"train/{KEY}/{spare.name}"]
+    assert local.verify() == []
+    assert local.find("train", KEY, need=["events.parquet", "weights.safetensors"]) is not None
+
+
+# Damage
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def aside(store: Store) -> list[dict[str, str]]:
+    return [json.loads(path.read_text()) for path in (Path(store.url) / "damaged").glob("*/damaged.json")]
+
+
+def test_truncated_file_is_set_aside(local: Store) -> None:
+    save(local)
+    truncate(folder(local) / "weights.safetensors")
+    assert [problem.key for problem in local.verify()] == [KEY]
+    assert local.find("train", KEY) is None
+    assert not folder(local).exists()
+    (about,) = aside(local)
+    assert "weights.safetensors has" in about["reason"]
+    assert about["key"] == KEY
+    save(local)
+    assert local.find("train", KEY) is not None
+    assert local.gc() == []
+    assert {item.reason for item in local.gc(damaged_days=0)} == {"damaged, older than 0 days"}
+    assert aside(local) == []
+
+
+def test_missing_file_is_set_aside(local: Store) -> None:
+    save(local)
+    (folder(local) / "events.parquet").unlink()
+    assert local.find("train", KEY) is None
+    assert aside(local)[0]["reason"] == "events.parquet is missing"
+
+
+def test_flipped_bit_is_found_by_find_and_by_reading(local: Store) -> None:
+    result = save(local)
+    assert local.find("train", KEY, need=["events.parquet"]) is not None
+    flip(folder(local) / "events.parquet")
+    assert "another sha256" in local.verify()[0].reason
+    assert local.find("train", KEY) is not None  # sizes only
+    with pytest.raises(DamagedError, match="another sha256"):
+        result.frame("events.parquet")
+    assert local.find("train", KEY) is None
+    assert len(aside(local)) == 1
+    save(local)
+    flip(folder(local) / "events.parquet")
+    assert local.find("train", KEY, need=["events.parquet"]) is None
+    assert len(aside(local)) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\x00", b'{"stage": "train"}'])
+def test_record_garbage_is_set_aside(local: Store, content: bytes) -> None:
+    save(local)
+    (folder(local) / "record.json").write_bytes(content)
+    assert len(local.verify()) == 1
+    assert local.find("train", KEY) is None
+    assert "record.json" in aside(local)[0]["reason"]
+    assert save(local).frame("events.parquet").shape == (3, 3)
+
+
+def test_record_cannot_point_outside(local: Store) -> None:
+    result = save(local)
+    record = dict(result.record)
+    record["files"]["events.parquet"]["path"] = "../../../etc/passwd"
+    (folder(local) / "record.json").write_text(json.dumps(record))
+    assert local.find("train", KEY) is None
+
+
+def test_recomputed_result_is_not_set_aside(local: Store) -> None:
+    """A reader that still holds the old result must not take the new one away."""
+    old = save(local)
+    truncate(folder(local) / "events.parquet")
+    assert local.find("train", KEY) is None
+    new = local.write("train", KEY, {"events.parquet": frame().head(1)}, {})
+    with pytest.raises(DamagedError):
+        old.frame("events.parquet")
+    assert local.find("train", KEY) is not None
+    assert len(new.frame("events.parquet")) == 1
+
+
+def test_damage_on_an_object_store() -> None:
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    store = Store("memory://store")
+    save(store)
+    filesystem.pipe_file(f"/store/train/{KEY}/events.parquet", b"short")
+    assert store.find("train", KEY) is None
+    assert [path for path in filesystem.find("/store/damaged") if path.endswith("damaged.json")]
+    assert save(store).frame("events.parquet").shape == (3, 3)
+    filesystem.store.clear()
+
+
+# A read-only store below
+
+
+def test_below_is_looked_up_first_and_never_changed(tmp_path: Path) -> None:
+    save(Store(tmp_path / "assets"), accuracy=0.1)
+    assets = Store(tmp_path / "assets", read_only=True)
+    store = Store(tmp_path / "store", below=assets)
+    found = store.find("train", KEY)
+    assert found is not None
+    assert found.store is assets
+    assert [r.metrics for r in store.ls()] == [{"accuracy": 0.1}]
+    truncate(tmp_path / "assets" / "train" / KEY / "events.parquet")
+    before = sorted(path for path in (tmp_path / "assets").rglob("*"))
+    assert store.find("train", KEY) is None
+    assert [problem.store for problem in store.verify()] == [assets.url]
+    assert save(store, accuracy=0.2).store is store
+    found = store.find("train", KEY)
+    assert found is not None
+    assert found.metrics == {"accuracy": 0.2}
+    assert sorted(path for path in (tmp_path / "assets").rglob("*")) == before
+    for refused in (
+        lambda: assets.lease("x"),
+        assets.gc,
+        lambda: assets.put_json("x.json", 1),
+        lambda: save(assets, OTHER),
+    ):
+        with pytest.raises(StoreError, match="read-only"):
+            refused()
+
+
+def test_export_leaves_out_and_says_why(tmp_path: Path) -> None:
+    source, assets = Store(tmp_path / "store"), Store(tmp_path / "assets")
+    full = save(source, accuracy=0.3)
+    light = source.export("train", KEY, assets, omit=["weights.safetensors", "absent.parquet"])
+    assert light.files == ("events.parquet",)
+    assert set(light.omitted) == {"weights.safetensors"}
+    assert light.metrics == full.metrics
+    assert light.record["created"] == full.record["created"]
+    with pytest.raises(KeyError, match="left out to keep the store small"):
+        light.arrays("weights.safetensors")
+    before = (tmp_path / "assets" / "train" / KEY / "record.json").read_bytes()
+    source.export("train", KEY, assets, omit=["weights.safetensors"])
+    assert (tmp_path / "assets" / "train" / KEY / "record.json").read_bytes() == before
+    # what the light copy lacks is found in the full store above it
+    both = Store(source.url, below=Store(assets.url, read_only=True))
+    found = both.find("train", KEY, need=["weights.safetensors"])
+    assert found is not None
+    assert found.store is both
+    with pytest.raises(KeyError, match="has no result"):
+        source.export("train", OTHER, assets)
+
+
+def test_light_copy_is_completed(tmp_path: Path) -> None:
+    source, assets = Store(tmp_path / "store"), Store(tmp_path / "assets")
+    save(source)
+    source.export("train", KEY, assets, omit=["weights.safetensors"])
+    assert source.export("train", KEY, assets).has("weights.safetensors")
+    found = assets.find("train", KEY, need=["weights.safetensors", "events.parquet"])
+    assert found is not None
+    assert assets.verify() == []
+
+
+# Leases
+
+
+def test_lease_excludes_until_released(store: Store) -> None:
+    lease = store.lease("job", seconds=5)
+    assert lease is not None
+    assert lease.held
+    assert store.lease("job") is None
+    assert store.lease("other") is not None
+    holder = store.holder("job")
+    assert holder is not None
+    assert holder["process"]["pid"] == os.getpid()
+    lease.release()
+    assert not lease.held
+    assert store.holder("job") is None
+    with store.lease("job") or pytest.fail("the lease is not free"):
+        assert store.lease("job") is None
+    assert store.holder("job") is None
+
+
+def test_lease_is_renewed(store: Store) -> None:
+    with store.lease("job", seconds=0.6) or pytest.fail("the lease is not free") as lease:
+        time.sleep(1.0)
+        assert lease.held
+        assert store.lease("job") is None
+
+
+def forge(store: Store, name: str, expires: float, generation: int = 1, host: str = "elsewhere") -> None:
+    content = {"token": "t", "expires": expires, "process": {"host": host, "pid": 1, "born": 1.0}}
+    store._files.replace(f"leases/{name}@{generation}.json", json.dumps(content).encode())
+
+
+def test_expired_lease_of_another_machine_is_taken_over(store: Store) -> None:
+    forge(store, "job", time.time() + 30)
+    assert store.lease("job") is None
+    forge(store, "job", time.time() - 1)
+    assert [item.path for item in store.gc(dry_run=True)] == ["leases/job@1.json"]
+    lease = store.lease("job")
+    assert lease is not None
+    assert lease.generation == 2
+    lease.release()
+    assert store.gc() == []
+
+
+def test_a_taker_steps_back_when_it_is_not_alone(store: Store) -> None:
+    forge(store, "job", time.time() + 30, generation=7)
+    assert store._claim("job", 3, 5.0) is None  # a higher one exists
+    assert store._claim("job", 9, 5.0) is None  # a lower one is alive
+    assert list(store._leases("job")) == [7]
+
+
+def test_holder_notices_that_it_was_overtaken(store: Store) -> None:
+    lease = store.lease("job", seconds=30)
+    assert lease is not None
+    forge(store, "job", time.time() + 30, generation=2)
+    assert not lease.renew()
+    assert not lease.held
+    assert not lease.renew()
+    assert list(store._leases("job")) == [2]
+
+
+def test_garbage_lease_does_not_block(store: Store) -> None:
+    store._files.replace("leases/job@3.json", b"garbage")
+    lease = store.lease("job")
+    assert lease is not None
+    assert lease.generation == 4
+    lease.release()
+
+
+def test_many_threads_one_holder(store: Store) -> None:
+    holding, worst = [0], [0]
+    guard = threading.Lock()
+
+    def work() -> None:
+        for _ in range(5):
+            lease = store.lease("job", seconds=5)
+            if lease is None:
+                time.sleep(0.002)
+                continue
+            with guard:
+                holding[0] += 1
+                worst[0] = max(worst[0], holding[0])
+            time.sleep(0.002)
+            with guard:
+                holding[0] -= 1
+            lease.release()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert worst[0] == 1
+
+
+HOLDER = """
+import sys, time
+from tier.store import Store
+lease = Store(sys.argv[1]).lease("job", seconds=float(sys.argv[2]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_lease_of_a_killed_process_is_free_at_once(local: Store) -> None:
+    process = spawn(HOLDER, local.url, "60")
+    assert line(process) == "held"
+    assert local.lease("job") is None
+    kill(process)
+    lease = local.lease("job")
+    assert lease is not None
+    lease.release()
+
+
+def test_lease_of_a_stopped_process_expires(local: Store) -> None:
+    process = spawn(HOLDER, local.url, "1")
+    assert line(process) == "held"
+    process.send_signal(signal.SIGSTOP)
+    assert local.lease("job") is None
+    time.sleep(1.2)
+    lease = local.lease("job")
+    assert lease is not None
+    process.send_signal(signal.SIGCONT)  # it wakes up, sees the next generation and gives up
+    time.sleep(0.6)
+    assert lease.renew()
+    assert list(local._leases("job")) == [2]
+    kill(process)
+    lease.release()
+
+
+COMPUTE = """
+import sys, time
+from pathlib import Path
+import pandas as pd
+from tier.store import Store
+store, key = Store(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+time.sleep(max(0, float(sys.argv[3]) - time.time()))
+while store.find("train", key) is None:
+    lease = store.lease(f"train-{key}")
+    if lease is None:
+        time.sleep(0.02)
+        continue
+    with lease:
+        if store.find("train", key) is None:
+            time.sleep(0.2)
+            store.write("train", key, {"a.parquet": pd.DataFrame({"x": [1]})}, {})
+            print("computed", flush=True)
+print("done", flush=True)
+"""
+
+
+def test_two_processes_compute_a_key_once(local: Store) -> None:
+    start = str(time.time() + 1.5)
+    processes = [spawn(COMPUTE, local.url, KEY, start) for _ in range(2)]
+    output = [process.communicate(timeout=30)[0].split() for process in processes]
+    assert all(words[-1] == "done" for words in output)
+    assert sum(words.count("computed") for words in output) == 1
+    assert local.find("train", KEY, need=["a.parquet"]) is not None
+
+
+# The bus
+
+
+def test_messages(store: Store) -> None:
+    assert store.get_json("jobs/a.json") is None
+    assert store.list_json("jobs") == []
+    store.put_json("jobs/a.json", {"n": 1})
+    before = store.stamps("jobs")
+    store.put_json("jobs/a.json", {"n": 20})
+    store.put_json("requests/k/one.json", {})
+    assert store.stamps("jobs") != before
+    assert store.get_json("jobs/a.json") == {"n": 20}
+    assert store.list_json("jobs") == ["jobs/a.json"]
+    assert store.list_json("requests") == ["requests/k/one.json"]
+    assert store.list_json() == ["jobs/a.json", "requests/k/one.json"]
+    assert store.has_file("jobs/a.json")
+    store.delete("jobs/a.json")
+    store.delete("jobs/a.json")
+    assert not store.has_file("jobs/a.json")
+    store.put_bytes("checkpoints/a.safetensors", b"\x00\x01")
+    assert store.get_bytes("checkpoints/a.safetensors") == b"\x00\x01"
+    store.put_bytes("jobs/b.json", b"no json")
+    assert store.get_json("jobs/b.json") is None
+
+
+@pytest.mark.parametrize("path", ["../x.json", "a/../b.json", "/etc/x.json", "", "a//b.json", ".hidden"])
+def test_message_paths_are_checked(local: Store, path: str) -> None:
+    with pytest.raises(ValueError, match="is not a path of the bus"):
+        local.put_json(path, {})
+
+
+def test_old_messages_and_temporary_files_are_garbage(local: Store) -> None:
+    local.put_json("jobs/a.json", {})
+    local.put_json("jobs/b.json", {})
+    os.utime(Path(local.url) / "bus/jobs/a.json", (1, 1))
+    temporary = Path(local.url) / ".tmp" / "1-dead"
+    temporary.write_bytes(b"half")
+    os.utime(temporary, (1, 1))
+    assert {item.path for item in local.gc()} == {"bus/jobs/a.json", ".tmp/1-dead"}
+    assert local.list_json("jobs") == ["jobs/b.json"]
+
+
+def test_readers_never_see_a_part(local: Store) -> None:
+    """One thread writes a long message again and again; every read gives a whole one."""
+    stop = threading.Event()
+    local.put_json("m.json", ["x"] * 5000)
+
+    def write() -> None:
+        while not stop.is_set():
+            local.put_json("m.json", ["x"] * 5000)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert all(local.get_json("m.json") == ["x"] * 5000 for _ in range(200))
+    finally:
+        stop.set()
+        thread.join()
+
+
+# Around
+
+
+def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Store("results").url == str(tmp_path / "results")
+    assert Store(f"file://{tmp_path}/results/").url == str(tmp_path / "results")
+    assert Store("results").local
+    assert not Store("memory://a").local
+    assert Store("memory://a/").url == "memory://a"
+
+
+def test_environment() -> None:
+    about = environment.snapshot()
+    json.dumps(about)
+    assert about["cores"] >= 1
+    assert about["packages"]["pandas"] == pd.__version__
+    me = environment.this_process()
+    assert not environment.is_gone(me)
+    assert environment.is_gone({**me, "born": 1.0})  # the pid belongs to a younger process
+    assert not environment.is_gone({**me, "host": "elsewhere", "pid": 2**22 + 1})
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child_is = {**me, "pid": child.pid, "born": environment._born(child.pid)}
+    while child.poll() is None:
+        time.sleep(0.01)
+    assert environment.is_gone(child_is)
+
+
+def test_neither_needs_torch() -> None:
+    code = "import sys, tier.store, tier.environment; tier.environment.snapshot(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
