@@ -22,7 +22,7 @@ HEAVY := (browser or engine) and not slow
 # Open a browser where there is a screen.
 HEADLESS := $(if $(or $(DISPLAY),$(WAYLAND_DISPLAY),$(filter Darwin,$(shell uname -s))),false,true)
 
-.PHONY: help setup run test test-quick test-slow check format bench chromium clean
+.PHONY: help setup run test test-quick test-slow check lint types architecture coverage format bench chromium clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,11 +56,20 @@ test-quick: setup  ## the tests that start neither an engine nor a browser
 test-slow: setup  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-check: setup  ## format, lint, types, architecture, and the quick tests with a coverage floor
+check: lint types architecture coverage  ## format, lint, types, architecture, coverage (`make -k check` goes on after a failure)
+
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: setup
 	$(BIN)/mypy tier dashboard pages
+
+architecture: setup
 	$(BIN)/lint-imports
+
+# Measured over the quick tests, so that nothing but these is run twice in CI.
+coverage: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "$(QUICK)" \
 		--cov --cov-report=term --cov-fail-under=$(COVERAGE)
 
