@@ -38,7 +38,7 @@ STYLES: dict[str, Style] = {
     "augmentation": Style("Augmentation", "#009E73", "square"),
     "tier_reg": Style("TIER Reg-only", "#CC79A7", "triangle-up"),
     "tier_full": Style("TIER Full", "#0072B2", "diamond"),
-    "control": Style("Undefended, second seed", "#E69F00", "cross"),
+    "control": Style("Second seed", "#E69F00", "cross"),
 }
 
 
@@ -88,6 +88,11 @@ def _axis_range(*parts: Any, include: Sequence[float] = ()) -> tuple[float, floa
     low, high = float(values.min()), float(values.max())
     pad = 0.06 * (high - low) or 0.05
     return low - pad, high + pad
+
+
+def _levels_range(levels: pd.Series) -> list[float]:
+    """The x range of removal levels; set by hand because labels beside the lines would stretch an automatic one."""
+    return [float(levels.min()) - 0.015, float(levels.max()) + 0.015]
 
 
 def _band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str, alpha: float = 0.16) -> go.Scatter:
@@ -160,7 +165,7 @@ def _heading(figure: go.Figure, text: str, row: int, rows: int) -> None:
     )  # fmt: skip
 
 
-def _finish(figure: go.Figure, height: int, right: int = 190) -> go.Figure:
+def _finish(figure: go.Figure, height: int, right: int = 210) -> go.Figure:
     """The layout that all figures share."""
     figure.update_layout(
         height=height, margin={"l": 64, "r": right, "t": 44, "b": 52}, hovermode="x unified", showlegend=False,
@@ -213,7 +218,7 @@ def trajectories(curves: pd.DataFrame, difference: pd.DataFrame, order: str) -> 
     _heading(figure, "<b>Members minus non-members</b>, 95 % interval; grey: 95 % of shuffled memberships", 2, 2)
     figure.update_yaxes(range=[top.low, top.high], title="confidence", row=1, col=1)
     figure.update_yaxes(range=[bottom.low, bottom.high], title="difference", tickformat="+.2f", row=2, col=1)
-    figure.update_xaxes(tickformat=".0%", range=[-0.015, float(curves["level"].max()) + 0.015])
+    figure.update_xaxes(tickformat=".0%", range=_levels_range(curves["level"]))
     figure.update_xaxes(title=f"pixels removed, {removed}", row=2, col=1)
     return _finish(figure, height)
 
@@ -245,6 +250,7 @@ def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:
     _heading(figure, f"<b>KL divergence from the untouched prediction</b>, mean; band: {meaning}", 1, 1)
     figure.update_yaxes(range=[low, high], title="KL divergence (nats)")
     figure.update_xaxes(tickformat=".0%", title="most important pixels replaced by the image mean")
+    figure.update_xaxes(range=_levels_range(drawn["level"]))
     return _finish(figure, height)
 
 
@@ -314,7 +320,7 @@ def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None 
                 },
                 marker={
                     "symbol": look.symbol, "size": 13 if headline else 8, "color": look.colour,
-                    "opacity": 0.95 if headline else 0.45, "line": {"width": 1 if headline else 0, "color": "white"},
+                    "opacity": 0.95 if headline else 0.6, "line": {"width": 1 if headline else 0, "color": "white"},
                 },
                 customdata=spare[["text"]],
                 hovertemplate="%{customdata[0]}<br>test accuracy %{x:.3f}<br>audit %{y:.3f}<extra></extra>",
@@ -332,7 +338,7 @@ def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None 
     _name_groups(figure, points, paths, _Panel(1, height - 96, low, high))
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
     figure.add_annotation(
-        x=left, y=0.5, xanchor="left", yanchor="bottom", text="0.5: the attack only guesses", showarrow=False,
+        x=right, y=0.5, xanchor="right", yanchor="top", text="0.5: the attack only guesses", showarrow=False,
         font={"size": 12},
     )  # fmt: skip
     text = "<b>Up: leaks more. Right: more accurate.</b> Bars: 95 % interval of a run; lines: early stopping"
@@ -359,29 +365,33 @@ def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, p
         )  # fmt: skip
 
 
-def guess(curve: pd.DataFrame, means: pd.DataFrame | None = None, revealed: str | None = None) -> go.Figure:
+def guess(
+    curve: pd.DataFrame, means: pd.DataFrame | None = None, model: str | None = None, member: bool | None = None
+) -> go.Figure:
     """One image's confidence while its most important pixels vanish, for the guessing game.
 
-    `curve`: level, confidence; `means`: level, member, mean, low, high (the averages as a hint), `revealed`: the model
-    whose look the curve takes once the answer is shown, else it is grey.
+    `curve`: level, confidence; `means`: level, member, mean, low, high (the averages, as a hint). Until `model` and
+    `member` are given, the curve has a look of its own that gives nothing away.
     """
     height = 380
     figure = make_subplots(rows=1, cols=1)
     panel = _Panel(1, height - 96, -0.03, 1.03)
     ends = []
     if means is not None:
-        for member, part in means.sort_values("level").groupby("member", sort=False):
+        for group, part in means.sort_values("level").groupby("member", sort=False):
             look = Style("", GREY, "circle")
             figure.add_trace(_band(part["level"], part["low"], part["high"], GREY, 0.25))
-            text = f"average of {_member_text(bool(member))}"
-            figure.add_trace(_line(part["level"], part["mean"], text, look, bool(member)))
-            ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], text, look, bool(member)))
-    look = Style("this image", "#56B4E9" if revealed is None else style(revealed).colour, "circle")
-    figure.add_trace(_line(curve["level"], curve["confidence"], "this image", look))
-    figure.update_traces(line={"width": 3.5}, marker={"size": 10}, selector={"name": "this image"})
-    ends.append(_End(curve["level"].iloc[-1], curve["confidence"].iloc[-1], "this image", look))
+            text = f"average of {_member_text(bool(group))}"
+            figure.add_trace(_line(part["level"], part["mean"], text, look, bool(group)))
+            ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], text, look, bool(group)))
+    look = Style("", "#56B4E9" if model is None else style(model).colour, "circle")
+    text = "this image" if member is None else f"this image: {'member' if member else 'non-member'}"
+    figure.add_trace(_line(curve["level"], curve["confidence"], text, look, member is not False))
+    figure.data[-1].update(line={"width": 3.5}, marker={"size": 10})
+    ends.append(_End(curve["level"].iloc[-1], curve["confidence"].iloc[-1], text, look, member is not False))
     _label_ends(figure, panel, ends)
     _heading(figure, "<b>Confidence in the true class</b> of one image", 1, 1)
     figure.update_yaxes(range=[panel.low, panel.high], title="confidence")
     figure.update_xaxes(tickformat=".0%", title="pixels removed, most important first")
-    return _finish(figure, height, 170)
+    figure.update_xaxes(range=_levels_range(curve["level"]))
+    return _finish(figure, height, 190)

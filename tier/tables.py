@@ -76,6 +76,16 @@ def describe(row: Mapping[Any, Any]) -> str:
     return f"{name}{point}, {int(row['epochs'])} epochs, seed {int(row['seed'])}"
 
 
+def to_json(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON-ready records, null where a value is unknown."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[return-value]
+
+
+def by_model(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """The rows of `summary` by model."""
+    return {str(row["model"]): {str(name): value for name, value in row.items()} for row in frame.to_dict("records")}
+
+
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """The headline runs by model: mean over seeds, lowest and highest seed, and how many seeds.
 

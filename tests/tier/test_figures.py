@@ -165,13 +165,18 @@ def test_leak_draws_runs_paths_and_the_chosen_point() -> None:
     assert figures.leak(points(), paths.head(0)).layout.xaxis.range is not None
 
 
-def test_the_guess_hides_the_model_until_it_is_revealed() -> None:
+def test_the_guess_hides_model_and_membership_until_they_are_revealed() -> None:
     curve = pd.DataFrame({"level": LEVELS, "confidence": 1 - LEVELS})
-    hidden, shown = figures.guess(curve), figures.guess(curve, revealed="none")
+    hidden = figures.guess(curve)
     assert figures.style("none").colour not in hidden.to_json()
-    assert figures.style("none").colour in shown.to_json()
+    assert hidden.data[-1].line.dash == "solid"
+    assert "member" not in hidden.data[-1].name
+    shown = figures.guess(curve, model="none", member=False)
+    assert shown.data[-1].line.color == figures.style("none").colour
+    assert shown.data[-1].line.dash == "dash"
     hint = figures.guess(curve, curves(("none",)).drop(columns="model"))
     assert any("average" in (t.name or "") for t in hint.data)
+    assert hint.data[-1].name == "this image"  # the averages do not tell what the image is
 
 
 def test_figures_leave_their_input_alone() -> None:

@@ -1,0 +1,263 @@
+"""Tables on screen: tests, matched runs, all runs, jobs, the store, versions."""
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import components, loaders, state, theme, words
+from tier import figures, tables
+from tier.presets import Preset
+
+NUMBER = st.column_config.NumberColumn
+TEXT = st.column_config.TextColumn
+
+# ---- KL divergence
+
+
+def tests(model: str, table: pd.DataFrame, unit: str, batch: int) -> None:
+    """One model's tests in the form of Tables I and III."""
+    label = figures.style(model).label
+    st.markdown(f"**{theme.tag(model)}**")
+    if table["t"].isna().all():
+        fewest = int(min(table["n_members"].min(), table["n_nonmembers"].min()))
+        st.caption(f"No tests: batch means of {batch} need at least 8 batches per group, and there are {fewest}.")
+    st.dataframe(
+        table.assign(removed=100 * table["removed"]),
+        hide_index=True,
+        alt=f"Tests of the KL divergence of members against non-members, {label}",
+        column_config={
+            "removed": NUMBER("Removed", format="%.0f %%", pinned=True),
+            "members": NUMBER("Mean KL, members", format="%.3f"),
+            "nonmembers": NUMBER("Mean KL, non-members", format="%.3f"),
+            "t": NUMBER("t", format="%.2f", help="Welch's t for single images, Student's t for batch means."),
+            "df": NUMBER("df", format="%.0f", help="Degrees of freedom of t."),
+            "t_p": NUMBER("p of t", format="%.2g", help="Corrected over the levels by Holm's method."),
+            "ks": NUMBER("KS", format="%.3f", help="Two-sample Kolmogorov-Smirnov statistic."),
+            "ks_p": NUMBER("p of KS", format="%.2g", help="Corrected over the levels by Holm's method."),
+            "d": NUMBER("Cohen's d", format="%.3f", help="Difference of means in standard deviations."),
+            "n_members": NUMBER("n members", format="%d"),
+            "n_nonmembers": NUMBER("n non-members", format="%d"),
+        },
+    )
+    name = f"kl_tests_{model}_{unit}"
+    components.download(table, name)
+
+
+def papers() -> None:
+    """The paper's own tables, with what they say against the paper's text."""
+    first, third = tables.PAPER_DIVERGENCE["none"], tables.PAPER_DIVERGENCE["tier_full"]
+    st.markdown(words.paper(first, third), width=theme.TEXT_WIDTH)
+    for model, number, frame in (("none", "I", first), ("tier_full", "III", third)):
+        st.markdown(f"**Table {number}**, {figures.style(model).label}, GTSRB")
+        st.dataframe(
+            frame.assign(removed=100 * frame["removed"]),
+            hide_index=True,
+            alt=f"The paper's Table {number}",
+            column_config={
+                "removed": NUMBER("Removed", format="%.0f %%"),
+                "members": NUMBER("Mean KL, members"),
+                "nonmembers": NUMBER("Mean KL, non-members"),
+                "t": NUMBER("t", format="%.1f"),
+                "t_p": NUMBER("p of t", format="%.2g"),
+                "ks": NUMBER("KS", format="%.1f"),
+                "ks_p": NUMBER("p of KS", format="%.2g"),
+            },
+        )
+
+
+# ---- runs
+
+
+def matched(frame: pd.DataFrame) -> None:
+    """Each TIER run beside its rivals of equal accuracy, best advantage first."""
+    shown = frame.sort_values("advantage", ascending=False, na_position="last")
+    names = {True: "yes", False: "no"}
+    columns = ["model", "lambda", "beta", "seed", "test_accuracy", "leak", "advantage", "clear"]
+    columns += ["best", "best_leak", "worst", "worst_leak", "rivals"]
+    st.dataframe(
+        shown[columns].assign(
+            model=[figures.style(name).label for name in shown["model"]],
+            clear=[names.get(value, "unknown") for value in shown["clear"]],
+        ),
+        placeholder="–",
+        hide_index=True,
+        height=min(38 * (len(shown) + 1), 420),
+        alt="TIER runs beside the least and most leaking rivals of equal test accuracy",
+        column_config={
+            "model": TEXT("TIER run", pinned=True),
+            "lambda": NUMBER("Lambda", format="%g"),
+            "beta": NUMBER("Beta", format="%g"),
+            "seed": NUMBER("Seed", format="%d"),
+            "test_accuracy": NUMBER("Test accuracy", format="%.3f"),
+            "leak": NUMBER("Audit", format="%.3f"),
+            "rivals": NUMBER(
+                "Rivals", format="%d", help="Runs and checkpoints without TIER within 2 points of accuracy."
+            ),
+            "best": TEXT("Least leaking rival", width=290),
+            "best_leak": NUMBER("Its audit", format="%.3f"),
+            "worst": TEXT("Most leaking rival", width=290),
+            "worst_leak": NUMBER("Its audit ", format="%.3f"),
+            "advantage": NUMBER("Advantage of TIER", format="%+.3f"),
+            "clear": TEXT("Clear", help="Whether the two 95 % intervals lie apart."),
+        },
+    )
+    components.download(frame, "matched_accuracy")
+
+
+def runs(frame: pd.DataFrame) -> None:
+    """All finished runs of a preset."""
+    st.dataframe(
+        frame.drop(columns=["headline", "text"]).assign(
+            model=[figures.style(name).label for name in frame["model"]], key=frame["key"].str[:12]
+        ),
+        hide_index=True,
+        placeholder="–",
+        height=min(38 * (len(frame) + 1), 420),
+        alt="All finished runs of this preset",
+        column_config={
+            "key": TEXT("Key", help="The first 12 digits of the result's key."),
+            "model": TEXT("Model", pinned=True),
+            "lambda": NUMBER("Lambda", format="%g"),
+            "beta": NUMBER("Beta", format="%g"),
+            "seed": NUMBER("Seed", format="%d"),
+            "epochs": NUMBER("Epochs", format="%d"),
+            "train_accuracy": NUMBER("Train accuracy", format="%.3f"),
+            "test_accuracy": NUMBER("Test accuracy", format="%.3f"),
+            "leak": NUMBER("Audit", format="%.3f"),
+            "low": NUMBER("Audit, low", format="%.3f"),
+            "high": NUMBER("Audit, high", format="%.3f"),
+            "auc": NUMBER("Audit AUC", format="%.3f"),
+            "gap": NUMBER("Gap attack", format="%.3f"),
+            "loss_auc": NUMBER("Loss AUC", format="%.3f"),
+            "seconds_per_epoch": NUMBER("Seconds per epoch", format="%.2f"),
+        },
+    )
+
+
+def weights(preset: Preset) -> None:
+    """Model weights of the headline runs, where they are stored; read only when asked for."""
+    offered = {}
+    for defense in preset.defenses:
+        for seed in preset.seeds:
+            one = preset.run(defense, seed)
+            name = loaders.weights_name(one)
+            if name is not None:
+                offered[f"{figures.style(defense.name).label}, seed {seed} ({name})"] = one
+    if not offered:
+        st.caption("No weights are stored for these runs; training a run again stores them.")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        label = st.selectbox("Weights", list(offered), key="weights")
+        st.download_button(
+            "Weights (safetensors)",
+            lambda: loaders.weights(offered[label]),
+            f"{state.plain(label, 80).replace(' ', '_').replace(',', '')}.safetensors".replace(
+                "_(weights.safetensors)", ""
+            ),
+            "application/octet-stream",
+            icon=":material/download:",
+            type="tertiary",
+            on_click="ignore",
+        )
+
+
+# ---- jobs, store, versions
+
+
+@st.fragment(run_every=2.0)
+def jobs() -> None:
+    """The engine's runs, newest first, renewed every two seconds."""
+    known = loaders.engine().jobs()
+    if not known:
+        st.caption(
+            "Nothing has been asked for. Runs started on the page Train, or by `python -m tier run`, appear here."
+        )
+        return
+    rows = [
+        {
+            "status": job.status,
+            "what": job_text(job),
+            "step": job.step,
+            "progress": 1.0 if job.status == "done" else float(job.fraction or 0.0),
+            "left": None if job.eta_seconds is None else components.duration(job.eta_seconds),
+            "error": None if job.error is None else state.plain(job.error, 300),
+            "key": job.key[:12],
+        }
+        for job in known
+    ]
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        alt="Runs that the engine knows",
+        column_config={
+            "status": TEXT("Status", pinned=True),
+            "what": TEXT("Run", width="large"),
+            "step": TEXT("Step"),
+            "progress": st.column_config.ProgressColumn("Progress", format="percent", min_value=0, max_value=1),
+            "left": TEXT("Time left"),
+            "error": TEXT("Error"),
+            "key": TEXT("Key"),
+        },
+    )
+
+
+def failures() -> None:
+    """The traceback of every run that failed."""
+    for job in loaders.engine().jobs():
+        if job.status == "failed" and job.details:
+            with st.expander(f"Why it failed: {state.plain(job_text(job), 120)}", icon=":material/bug_report:"):
+                st.code(job.details, language=None)
+
+
+def job_text(job: Any) -> str:
+    """A run of the engine in words."""
+    return f"{job.stage}: {loaders.run_text(job.experiment)}"
+
+
+def store_contents() -> None:
+    """What lies in the store, by stage, and what was set aside."""
+    frame = loaders.contents()
+    damaged = loaders.damaged()
+    if damaged:
+        lines = "\n".join(f"- {state.plain(text, 160)}" for text in damaged)
+        st.warning(
+            f"They failed a check and were set aside; asking for them again computes them anew.\n\n{lines}",
+            title=f"{len(damaged)} damaged {'result' if len(damaged) == 1 else 'results'}",
+            icon=":material/healing:",
+        )
+    if len(frame):
+        st.dataframe(
+            frame,
+            hide_index=True,
+            alt="Number and size of stored results by stage",
+            column_config={
+                "stage": TEXT("Stage"),
+                "results": NUMBER("Results", format="%d"),
+                "bytes": NUMBER("Size", format="bytes"),
+                "seconds": NUMBER("Computing time", format="duration"),
+                "newest": st.column_config.DatetimeColumn("Newest"),
+                "versions": TEXT("Stage versions"),
+            },
+        )
+    else:
+        st.caption("The store is empty.")
+    if st.button(
+        "Check every file", key="verify", icon=":material/verified:", help="Reads all files and compares checksums."
+    ):
+        problems = loaders.verify()
+        if problems:
+            st.error("\n".join(f"- {state.plain(text, 200)}" for text in problems), title="Damaged files")
+        else:
+            st.success("Every stored file is as it was written.", icon=":material/check:")
+
+
+def versions(snapshot: dict[str, Any]) -> None:
+    """Packages, machine and code of this server."""
+    rows = {"python": snapshot["python"], **snapshot["packages"], "cores": snapshot["cores"], "cpu": snapshot["cpu"]}
+    rows |= {
+        "code": (snapshot["commit"] or "not a git checkout")[:12] + (", changed" if snapshot["code_changed"] else "")
+    }
+    frame = pd.DataFrame({"name": list(rows), "version": [str(value) for value in rows.values()]})
+    st.dataframe(frame, hide_index=True, width="content", alt="Versions", height=280)
+    components.download(frame, "versions")

@@ -1,0 +1,251 @@
+"""What pages load, cached: the only place of the dashboard that knows where the store is. Never imports torch.
+
+Results never change under their key, so frames are cached by key. What is in the store changes, so listings are cached
+for two seconds only.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from tier import data, experiment, presets, tables
+from tier.config import DefenseName, Experiment
+from tier.engine import Client, Job
+from tier.presets import Preset
+from tier.store import Result, Store
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "assets" / "store"  # the precomputed results that ship with the repository
+FRESH = 2.0  # seconds for which a listing of the store is taken for current
+
+
+def store_url() -> str:
+    """Where results are kept: TIER_STORE (any fsspec URL), else `store/` in the repository."""
+    return os.environ.get("TIER_STORE") or str(ROOT / "store")
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _open(url: str, demo: str) -> Store:
+    return Store(url, below=Store(demo, read_only=True))
+
+
+def store() -> Store:
+    """The store, with the demo store below it."""
+    return _open(store_url(), str(DEMO))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _connect(url: str, demo: str) -> Client:
+    return Client(_open(url, demo))
+
+
+def engine() -> Client:
+    """This server's connection to the engine; it starts no engine before something is submitted.
+
+    Raises OSError or StoreError when the store cannot be written.
+    """
+    return _connect(store_url(), str(DEMO))
+
+
+def job(stage: str, one: Experiment) -> Job | None:
+    """The job that computes a result, or None when nobody has asked for it."""
+    name = key(stage, one)
+    if name is not None:
+        return engine().job(name)
+    wanted = one.model_dump(mode="json", by_alias=True)  # data never read: its key is not known before the job has run
+    return next((job for job in engine().jobs() if job.stage == stage and job.experiment == wanted), None)
+
+
+# ---- presets
+
+
+@st.cache_data(ttl=30.0, max_entries=4, show_spinner=False)
+def _available(url: str, demo: str, root: str | None) -> list[str]:
+    shelf = _open(url, demo)
+    return [name for name, preset in presets.PRESETS.items() if _has_data(preset) or _has_results(shelf, preset)]
+
+
+def available() -> list[str]:
+    """The presets whose results or data are present."""
+    return _available(store_url(), str(DEMO), os.environ.get(data.ROOT_VARIABLE))
+
+
+def _has_data(preset: Preset) -> bool:
+    """Whether the preset's images are drawn by us or lie under the data root."""
+    source, root = preset.experiment.data.source, os.environ.get(data.ROOT_VARIABLE)
+    if source == "signs":
+        return True
+    places = [Path(root).expanduser() / name for name in (source, f"{source}.parquet")] if root else []
+    return any(place.exists() for place in places)
+
+
+def _has_results(shelf: Store, preset: Preset) -> bool:
+    wanted = (preset.run(defense, preset.seeds[0]) for defense in preset.defenses)
+    return any(experiment.find(shelf, "report", one) for one in wanted)
+
+
+def pinned(preset: Preset) -> Preset:
+    """The preset with its data's fingerprint filled in where it is known."""
+    return preset.model_copy(update={"experiment": experiment.pin(store(), preset.experiment)})
+
+
+# ---- results
+
+
+def key(stage: str, one: Experiment) -> str | None:
+    """The key of a result, or None while the data has never been read."""
+    return None if one.data.fingerprint is None else experiment.key(stage, one)
+
+
+def find(stage: str, one: Experiment, need: Sequence[str] = ()) -> Result | None:
+    """The stored result of a stage, or None."""
+    return experiment.find(store(), stage, one, need)
+
+
+@st.cache_data(max_entries=400, show_spinner=False)
+def _frame(
+    url: str, demo: str, stage: str, key: str, name: str, columns: tuple[str, ...] | None
+) -> pd.DataFrame | None:
+    result = _open(url, demo).find(stage, key, [name])
+    return None if result is None else result.frame(name, list(columns) if columns else None)
+
+
+def frame(stage: str, one: Experiment, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
+    """One table of a stored result, only the columns asked for; None when it is not stored."""
+    result = find(stage, one, [name])
+    if result is None:
+        return None
+    return _frame(store_url(), str(DEMO), stage, result.key, name, tuple(columns) if columns else None)
+
+
+@st.cache_data(ttl=FRESH, max_entries=16, show_spinner=False)
+def _runs(url: str, demo: str, preset: str) -> pd.DataFrame:
+    return _collect(_open(url, demo), pinned(presets.get(preset)))
+
+
+def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
+    """Every report in the store that differs from the preset in defense, seed and epochs only."""
+    rows = []
+    for result in shelf.ls("report"):
+        one = Experiment.model_validate(result.record["experiment"])
+        train = preset.experiment.train.model_copy(update={"seed": one.train.seed, "epochs": one.train.epochs})
+        if one.with_(defense=preset.experiment.defense) == preset.experiment.with_(train=train):
+            rows.append(tables.run(result.key, one, result.record["metrics"]))
+    wanted = [preset.run(defense, seed) for defense in preset.defenses for seed in preset.seeds]
+    known = [experiment.key("report", one) for one in wanted if one.data.fingerprint is not None]
+    return tables.runs(rows, headline=known)
+
+
+def runs(preset: Preset) -> pd.DataFrame:
+    """All finished runs of a preset, as `tables.runs` gives them."""
+    return _runs(store_url(), str(DEMO), preset.name)
+
+
+def paths(preset: Preset) -> pd.DataFrame:
+    """The early-stopping paths of the defenses without TIER, as `tables.paths` gives them."""
+    parts = []
+    names: tuple[DefenseName, ...] = ("none", "augmentation")
+    for name in names:
+        if name not in {defense.name for defense in preset.defenses}:
+            continue
+        for seed in preset.seeds:
+            made = frame("path", preset.run(name, seed), "path.parquet")
+            if made is not None:
+                parts.append(tables.path(name, seed, made))
+    return tables.paths(parts)
+
+
+def metrics(one: Experiment) -> dict[str, Any] | None:
+    """The report of a run, or None."""
+    result = find("report", one)
+    return None if result is None else dict(result.record["metrics"])
+
+
+def explained(one: Experiment, name: str) -> Experiment:
+    """The experiment with another explainer."""
+    return one.set({"explain.name": name})
+
+
+def layer(one: Experiment) -> str | None:
+    """The layer that Grad-CAM's maps of a run come from, or None for other explainers."""
+    result = find("trajectory", one)
+    found = None if result is None else result.metrics.get("cam_layer")
+    return None if found is None else str(found)
+
+
+def any_result(preset: Preset) -> bool:
+    """Whether anything of the preset has been computed."""
+    return bool(len(runs(preset)))
+
+
+def run_text(raw: Mapping[str, Any]) -> str:
+    """A run in words, from its stored experiment; a plain word for one that cannot be read any more."""
+    try:
+        one = Experiment.model_validate(raw)
+    except ValueError:
+        return "a run of another version"
+    return f"{one.data.source}, {tables.describe(tables.run('', one, {}))}"
+
+
+def weights_name(one: Experiment) -> str | None:
+    """The name of the file that holds a run's weights, or None."""
+    for name in ("weights.safetensors", "weights_fp16.safetensors"):
+        if find("train", one, [name]) is not None:
+            return name
+    return None
+
+
+def weights(one: Experiment) -> bytes:
+    """The file itself."""
+    name = weights_name(one)
+    result = None if name is None else find("train", one, [name])
+    if name is None or result is None:
+        raise LookupError("these weights are no longer stored")
+    return result.read(name)
+
+
+# ---- the store itself
+
+
+@st.cache_data(ttl=FRESH, max_entries=4, show_spinner=False)
+def _contents(url: str, demo: str) -> pd.DataFrame:
+    rows = [
+        {
+            "stage": result.stage,
+            "results": 1,
+            "bytes": result.size,
+            "seconds": result.record.get("seconds") or 0.0,
+            "newest": result.record["created"],
+            "versions": str(result.record.get("version", "")),
+        }
+        for result in _open(url, demo).ls()
+    ]
+    if not rows:
+        return pd.DataFrame()
+    frame = pd.DataFrame(rows)
+    made = frame.groupby("stage", as_index=False).agg(
+        {"results": "sum", "bytes": "sum", "seconds": "sum", "newest": "max"}
+    )
+    versions = {stage: ", ".join(sorted(set(part["versions"]))) for stage, part in frame.groupby("stage")}
+    return made.assign(newest=pd.to_datetime(made["newest"]), versions=made["stage"].map(versions))
+
+
+def contents() -> pd.DataFrame:
+    """Results in the store by stage: how many, bytes, seconds of computing, newest, versions."""
+    return _contents(store_url(), str(DEMO))
+
+
+def damaged() -> list[str]:
+    """What was set aside because it failed a check."""
+    found = store().gc(dry_run=True, damaged_days=0.0)
+    folders = {item.path.split("/")[1] for item in found if item.path.startswith("damaged/")}
+    return sorted(folders)
+
+
+def verify() -> list[str]:
+    """What a full check of every file finds wrong, and sets nothing aside."""
+    return [f"{problem.stage} {problem.key[:12]}: {problem.reason}" for problem in store().verify()]

@@ -1,0 +1,142 @@
+"""The view's state lives in the address: every choice is a widget bound to a query parameter, so links reopen the view.
+
+Streamlit drops what a widget cannot take from the address without a word; the functions here check it first and leave
+a note, which the page shows. What a widget returns is checked once more: its own limits hold in the browser only.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import streamlit as st
+
+T = TypeVar("T")
+BIND: Final = "query-params"
+_REQUESTER = re.compile(r"[0-9a-f]{12}")
+_SHOWN = 40  # characters of a foreign value that a note repeats
+
+
+def begin() -> None:
+    """Forget the notes of the previous run."""
+    st.session_state["notes"] = []
+
+
+def note(text: str) -> None:
+    """Leave a note for the reader of this page; shown once, at its top."""
+    notes = st.session_state.setdefault("notes", [])
+    if text not in notes:
+        notes.append(text)
+
+
+def notes() -> list[str]:
+    """The notes left so far in this run."""
+    return list(st.session_state.get("notes", []))
+
+
+def plain(text: object, limit: int = _SHOWN) -> str:
+    """Foreign text made harmless for Markdown: word characters and simple punctuation only, shortened."""
+    kept = re.sub(r"[^\w .,:;+\-/=()%']", "?", str(text))
+    return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+def _check(key: str, label: str, valid: Callable[[str], bool], instead: str) -> None:
+    """Leave a note when the address holds a value for `key` that the widget is going to refuse."""
+    for value in st.query_params.get_all(key):
+        if not valid(value):
+            note(f"The link asks for {label.lower()} '{plain(value)}', which does not exist here; showing {instead}.")
+
+
+def _named(options: Mapping[T, str] | Sequence[T]) -> dict[T, str]:
+    """Options with the names that page and address show."""
+    return dict(options) if isinstance(options, Mapping) else {option: str(option) for option in options}
+
+
+def choose(label: str, options: Mapping[T, str] | Sequence[T], *, key: str, default: T, help: str | None = None) -> T:
+    """One of a few options, all visible."""
+    names = _named(options)
+    _check(key, label, lambda value: value in names.values(), names[default])
+    chosen = st.segmented_control(
+        label, list(names), default=default, format_func=names.__getitem__, key=key, help=help, required=True, bind=BIND
+    )
+    return chosen if chosen in names else default
+
+
+def select(label: str, options: Mapping[T, str] | Sequence[T], *, key: str, help: str | None = None) -> T:
+    """One of many options, in a drop-down; the first is the default."""
+    names = _named(options)
+    first = next(iter(names))
+    _check(key, label, lambda value: value in names.values(), names[first])
+    chosen = st.selectbox(label, list(names), format_func=names.__getitem__, key=key, help=help, bind=BIND)
+    return chosen if chosen in names else first
+
+
+def choose_many(
+    label: str, options: Mapping[T, str], *, key: str, default: Sequence[T], help: str | None = None
+) -> list[T]:
+    """Any of a few options, all visible; the default when none is left, so that a chart never stands empty."""
+    usual = ", ".join(options[value] for value in default)
+    _check(key, label, lambda value: value in options.values(), usual)
+    chosen = st.pills(
+        label, list(options), selection_mode="multi", default=list(default), format_func=options.__getitem__, key=key,
+        help=help, bind=BIND,
+    )  # fmt: skip
+    kept = [value for value in options if value in chosen]
+    if not kept:
+        note(f"Nothing is selected under {label.lower()}; showing {usual}.")
+    return kept or list(default)
+
+
+def stop(label: str, options: Sequence[float], *, key: str, default: float, help: str | None = None) -> float:
+    """A slider over a few numbers."""
+    names = {option: f"{option:g}" for option in options}
+    _check(key, label, lambda value: value in names.values(), names[default])
+    chosen: float = st.select_slider(
+        label, tuple(options), value=default, format_func="{:g}".format, key=key, help=help, bind=BIND
+    )
+    return chosen if chosen in names else default
+
+
+def number(
+    label: str, low: float, high: float, *, key: str, default: float, step: float, help: str | None = None
+) -> float:
+    """A number between two limits."""
+    _check(key, label, lambda value: _between(value, low, high), f"{default:g}")
+    chosen = st.number_input(label, low, high, default, step, format="%.2f", key=key, help=help, bind=BIND)
+    return min(max(chosen, low), high)
+
+
+def whole(label: str, low: int, high: int, *, key: str, default: int, step: int = 1, help: str | None = None) -> int:
+    """A whole number between two limits."""
+    _check(key, label, lambda value: _between(value, low, high), f"{default}")
+    chosen = st.number_input(label, low, high, default, step, key=key, help=help, bind=BIND)
+    return min(max(chosen, low), high)
+
+
+def _between(value: str, low: float, high: float) -> bool:
+    try:
+        return low <= float(value) <= high
+    except ValueError:
+        return False
+
+
+def switch(label: str, *, key: str, help: str | None = None) -> bool:
+    """An on/off choice, off at first."""
+    _check(key, label, lambda value: value.lower() in ("true", "false"), "off")
+    return st.toggle(label, key=key, help=help, bind=BIND)
+
+
+def requester() -> str:
+    """Who asks for runs: this session, or the one before a refresh, named in the address while a run goes on."""
+    if "requester" not in st.session_state:
+        named = st.query_params.get("me", "")
+        st.session_state["requester"] = named if _REQUESTER.fullmatch(named) else secrets.token_hex(6)
+    return str(st.session_state["requester"])
+
+
+def remember_requester(waiting: bool) -> None:
+    """Keep the requester in the address while its runs go on, so that it can still cancel them after a refresh."""
+    if waiting:
+        st.query_params["me"] = requester()
+    elif "me" in st.query_params:
+        del st.query_params["me"]

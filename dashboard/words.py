@@ -1,0 +1,237 @@
+"""Sentences and the glossary: what a chart says, computed from its numbers, in words for someone new to the subject.
+
+Nothing here is a claim of its own: every sentence is a function of the frames drawn beside it, and it says so when TIER
+does no better than its rivals.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tier import figures, tables
+
+GLOSSARY: dict[str, str] = {
+    "Member": "An image that the model was trained on. All other images are non-members.",
+    "Membership inference": """Finding out, from what a model answers, whether one particular image was among its
+        training images. Where images show people, that can give away a diagnosis, a visit or a face.""",
+    "Explanation": """A map that says which pixels the model's answer rests on. Such maps are often handed out together
+        with the answer.""",
+    "Balanced accuracy": """The share of right guesses when members and non-members count equally. 0.5 is a coin; at 1.0
+        every image is told apart.""",
+    "Audit": """An attack by the model's own maker: a small classifier learns to tell members from non-members by their
+        confidence curves, their loss and the predicted class, and is then tested on images that it has not seen.""",
+    "AUC": "The chance that a random member gets a higher attack score than a random non-member. 0.5 is a coin.",
+    "Gap attack": "The simplest attack there is: say 'member' when the model classifies the image correctly.",
+    "Loss attack": "Say 'member' when the model's loss on the image is small.",
+    "MoRF curve": """Most relevant first: the model's confidence in the true class while the pixels that the explanation
+        calls most important are removed.""",
+    "LeRF curve": "Least relevant first: the same, beginning with the pixels that the explanation calls unimportant.",
+    "KL divergence": "How far the model's answer moves, in nats, when pixels are removed; 0 means not at all.",
+    "TIER": """Training that asks the model to answer alike with and without its most important pixels (weight lambda),
+        and to lose about the same confidence on every image (weight beta within lambda).""",
+    "Lambda and beta": """The strength of TIER, and how much of it goes into making the losses of confidence equal. At
+        lambda 0 it is off.""",
+    "Full and Reg-only": """TIER Full also flips, turns and shifts the training images (augmentation); Reg-only does
+        not.""",
+    "Augmentation": """Training on randomly flipped, turned and shifted copies. It protects by itself, so it is shown as
+        a rival.""",
+    "Early stopping": """Ending the training sooner. A model that has trained briefly has memorised little; its accuracy
+        and leak, epoch by epoch, are what any defense has to beat.""",
+    "Bootstrap interval": """The range of 95 % of the results when the images are drawn again, with replacement, many
+        times.""",
+    "Null band": """What the difference looks like when membership is assigned at random: inside it, nothing has been
+        shown.""",
+    "Second seed": """The same training from other random numbers. What differs between two such models is chance, so it
+        is a yardstick for everything else.""",
+}
+
+PRESET_HELP = """Data, models and defenses that belong together. Others appear when their data or results are present;
+`python -m tier presets` lists them all."""
+
+STAKES = (
+    """A model knows the images it was trained on better than others, and an outsider can use that to find out who or
+    what was in the training data.""",
+    """An explanation makes it easier: remove the pixels it points at, one tenth after the other, and watch how the
+    model's confidence falls.""",
+    "Images that the model has seen tend to fall differently, so this curve can work as a fingerprint of membership.",
+    """TIER trains the model to fall alike on all images; these pages show how well that works, what it costs, and what
+    simpler means achieve.""",
+)
+
+
+def flat(text: str) -> str:
+    """A text written over several lines as one."""
+    return " ".join(text.split())
+
+
+def of_hundred(share: float) -> str:
+    """0.874 -> `87 of 100`."""
+    return f"{round(100 * share):d} of 100"
+
+
+def percent(share: float) -> str:
+    """0.3 -> `30 %`."""
+    return f"{100 * share:.0f} %"
+
+
+def label(model: str) -> str:
+    """A model's name within a sentence."""
+    return figures.style(model).label
+
+
+def overview(summary: pd.DataFrame) -> str:
+    """What the key figures say: TIER against no defense and against augmentation alone."""
+    rows = tables.by_model(summary)
+    if "none" not in rows or "tier_full" not in rows:
+        return "The undefended model and TIER Full have not both been computed yet, so nothing can be compared."
+    bare, tier = rows["none"], rows["tier_full"]
+    text = (
+        f"Shown images, the audit tells rightly for {of_hundred(bare['leak'])} whether the undefended model was "
+        f"trained on them, and for {of_hundred(tier['leak'])} with TIER Full; a coin reaches 50. New images are "
+        f"classified rightly by the undefended model in {of_hundred(bare['test_accuracy'])} cases, by TIER Full in "
+        f"{of_hundred(tier['test_accuracy'])}."
+    )
+    if "augmentation" not in rows:
+        return text
+    plain = rows["augmentation"]
+    leak = round(100 * tier["leak"]) - round(100 * plain["leak"])
+    right = round(100 * tier["test_accuracy"]) - round(100 * plain["test_accuracy"])
+    text += (
+        f" The fair rival is augmentation alone, a simpler means: beside it, the audit is right for {_count(leak)} "
+        f"images against TIER Full, and TIER Full is right for {_count(right)} new images."
+    )
+    return text + (" Here augmentation is at least as good in both." if leak >= 0 and right <= 0 else "")
+
+
+def _count(difference: int) -> str:
+    """`3 more`, `2 fewer` or `as many`: a difference between two counts out of 100."""
+    return "as many" if difference == 0 else f"{abs(difference)} {'more' if difference > 0 else 'fewer'}"
+
+
+def trajectories(difference: pd.DataFrame) -> dict[str, str]:
+    """For each model: where members and non-members differ most, and whether chance alone could make that."""
+    sentences = {}
+    for model, part in difference.groupby("model", sort=False):
+        row = part.iloc[int(part["difference"].abs().to_numpy().argmax())]
+        outside = int(((part["difference"] < part["null_low"]) | (part["difference"] > part["null_high"])).sum())
+        chance = f"outside the null band at {outside} of {len(part)} levels" if outside else "all inside the null band"
+        sentences[str(model)] = (
+            f"members' confidence differs from non-members' by up to {row['difference']:+.2f} "
+            f"({percent(row['level'])} removed; interval {row['low']:+.2f} to {row['high']:+.2f}), {chance}."
+        )
+    return sentences
+
+
+def divergence(tests: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """For each model: its largest effect, with its sign, and whether it is significant."""
+    sentences = {}
+    for model, table in tests.items():
+        known = table[table["d"].notna()]
+        if not len(known):
+            sentences[model] = f"no test, because there are only {int(table['n_members'].min())} units per group."
+            continue
+        row = known.iloc[int(known["d"].abs().to_numpy().argmax())]
+        more = "more" if row["d"] > 0 else "less"
+        doubt = "" if row["t_p"] < 0.05 else ", not significant after correction"
+        sentences[model] = (
+            f"removing {percent(row['removed'])} of the pixels moves the answer {more} on members "
+            f"(mean KL {row['members']:.2f}) than on non-members ({row['nonmembers']:.2f}); effect size "
+            f"{row['d']:+.2f}{doubt}."
+        )
+    return sentences
+
+
+def inversions(tests: Mapping[str, pd.DataFrame]) -> str | None:
+    """A note when a model's difference changes sign, significantly on both sides, as in the paper's Table III."""
+    turned = []
+    for model, table in tests.items():
+        sure = table[table["t_p"] < 0.05]
+        if (sure["d"] > 0).any() and (sure["d"] < 0).any():
+            turned.append(label(model))
+    if not turned:
+        return None
+    return (
+        f"{' and '.join(turned)}: the sign of the difference changes with the share removed. The two groups are then "
+        "inverted, not made equal, and an attack can use an inverted difference as well as a straight one."
+    )
+
+
+def paper(first: pd.DataFrame, third: pd.DataFrame) -> str:
+    """What the paper's Tables I and III say beside each other."""
+    before, after = first.iloc[0], third.iloc[0]
+    turned = int((third["members"] < third["nonmembers"]).sum())
+    statistics = f"|t| = {abs(after['t']):.1f} and KS = {after['ks']:.1f}"
+    return (
+        f"At {percent(after['removed'])} removal the paper reports {statistics} under TIER, against "
+        f"{before['t']:.1f} and {before['ks']:.1f} undefended: the difference is inverted, not removed. At {turned} of "
+        f"its {len(third)} levels the answer moves less on members than on non-members, at the others more. Its "
+        "p-values fit means of about 80 batches per group, so they can be compared in that unit only."
+    )
+
+
+def point(row: Mapping[str, Any]) -> str:
+    """The settings of a run, short."""
+    parts = [] if pd.isna(row["lambda"]) else [f"lambda {row['lambda']:g}", f"beta {row['beta']:g}"]
+    return ", ".join([*parts, f"{int(row['epochs'])} epochs", f"seed {int(row['seed'])}"])
+
+
+def leak(matched: pd.DataFrame, rivals: int) -> str:
+    """Whether TIER beats its rivals at equal accuracy, counted over all TIER runs shown."""
+    if not len(matched):
+        return "No TIER run has been computed yet."
+    compared = matched[matched["rivals"] > 0]
+    if not len(compared):
+        return f"No TIER run has a rival of equal accuracy among the {rivals} stored, so nothing can be compared."
+    clear = compared["clear"].map({True: True, False: False}).eq(True)
+    better = int((compared["advantage"] > 0).sum())
+    clearly = int((clear & (compared["advantage"] > 0)).sum())
+    worse = int((clear & (compared["advantage"] < 0)).sum())
+    text = (
+        f"{len(compared)} of {len(matched)} TIER runs have a rival of the same test accuracy (within 2 points): "
+        f"{better} leak less than the best such rival, {clearly} of them clearly (intervals apart); {worse} leak "
+        "clearly more."
+    )
+    return text if better else text + " At equal accuracy no TIER run here beats stopping early or augmentation."
+
+
+def training(events: pd.DataFrame) -> str:
+    """The last epoch in words."""
+    if not len(events):
+        return "Training has not finished its first epoch."
+    last = events.iloc[-1]
+    text = (
+        f"After epoch {int(last['epoch'])} the model is right for {of_hundred(last['train_accuracy'])} images it was "
+        f"trained on and for {of_hundred(last['test_accuracy'])} new ones"
+    )
+    if pd.notna(last["loss_auc"]):
+        text += f"; the loss attack ranks a member above a non-member {of_hundred(last['loss_auc'])} times (a coin: 50)"
+    return text + "."
+
+
+def score(right: int, attack: int | None, rounds: int) -> str:
+    """The guessing game's running score."""
+    if not rounds:
+        return "No image guessed yet."
+    text = f"You: {right} of {rounds} right. A coin would expect {rounds / 2:g}."
+    return text if attack is None else f"{text} The audit, which also sees loss and class: {attack}."
+
+
+def one_curve(number: int, curve: pd.DataFrame) -> str:
+    """One image's curve in words, without its membership."""
+    first, last = curve["confidence"].iloc[0], curve["confidence"].iloc[-1]
+    half = curve[curve["confidence"] < first / 2]
+    when = f"it has halved at {percent(half['level'].iloc[0])} removed" if len(half) else "it never halves"
+    return f"Image {number}: confidence begins at {first:.2f} and ends at {last:.2f}; {when}."
+
+
+def truth(member: bool) -> str:
+    """Whether an image is a member, in words."""
+    seen = "a **member**: the model was trained on it" if member else "**no member**: the model never saw it"
+    return f"This image is {seen}."
+
+
+def answer(member: bool, guessed: bool, attack: bool | None) -> str:
+    """The answer of one round of the game."""
+    text = f"**{'Right' if guessed == member else 'Wrong'}.** {truth(member)}"
+    return text if attack is None else f"{text} The audit {'got it right' if attack == member else 'got it wrong'}."

@@ -1,0 +1,59 @@
+"""The KL profile of members and non-members, and its tests in the form of the paper's Tables I and III."""
+
+import streamlit as st
+
+from dashboard import components, listing, loaders, state, words
+from tier import figures, tables
+
+UNITS = {"sample": "Single images", "batch": "Batch means of 128"}
+BANDS = {"mean": "95 % of the mean", "sd": "Standard deviation"}
+
+preset = components.chosen()
+components.title(
+    "KL divergence",
+    """Replace the pixels that the gradient calls most important by the image's mean colour, and measure how far the
+    whole answer of the model moves (KL divergence). The paper compares members and non-members at each share
+    removed.""",
+)
+with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    unit = state.choose(
+        "Unit of the tests", UNITS, key="unit", default="sample",
+        help="The paper's p-values fit means of batches, not single images; they can be compared in that mode only.",
+    )  # fmt: skip
+    band = state.choose("Band", BANDS, key="band", default="mean", help="The paper draws one standard deviation.")
+    at = components.choose_strength(preset)
+models = components.choose_models(preset, at, usual=("none", "tier_full"))
+
+profiles = {name: loaders.frame("divergence", one, "profile.parquet") for name, one in models.items()}
+found = {name: frame for name, frame in profiles.items() if frame is not None}
+missing = {name: models[name] for name, frame in profiles.items() if frame is None}
+if not found and not loaders.any_result(preset):
+    components.empty(preset, "KL profiles")
+    st.stop()
+if found:
+    one = models[next(iter(found))]
+    drawn = tables.stack({name: tables.profile(frame, unit) for name, frame in found.items()})
+    tests = {name: tables.tests(frame, unit) for name, frame in found.items()}
+    settings = components.settings_line(
+        preset, one, unit=UNITS[unit], explainer="gradient", target="label", fill=one.divergence.fill,
+        channels=one.divergence.channel_reduction, **components.strength(models),
+    )  # fmt: skip
+    components.chart(
+        figures.divergence(drawn, band),
+        drawn,
+        name=f"divergence_{unit}",
+        takeaway=words.divergence(tests),
+        meaning="""If removing the same share of pixels moves the answer more for one group than for the other, the
+        movement itself gives membership away. A defense works when solid and dashed lie together, not when they change
+        places.""",
+        settings=settings,
+    )
+    st.subheader("Tests at each share removed", anchor=False)
+    note = words.inversions(tests)
+    if note:
+        st.warning(note, icon=":material/swap_vert:")
+    for name, table in tests.items():
+        listing.tests(name, table, unit, one.divergence.batch)
+    with st.expander("The paper's Tables I and III", icon=":material/article:"):
+        listing.papers()
+components.offer("divergence", missing)

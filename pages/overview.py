@@ -1,0 +1,45 @@
+"""What is at stake, the key figures, and a game: can you tell members from their curves?"""
+
+import streamlit as st
+
+from dashboard import components, game, loaders, sitemap, theme, words
+from tier import tables
+
+SHOWN = ("none", "augmentation", "tier_full")
+
+preset = components.chosen()
+components.title("Can an explanation give away who was in the training data?", " ".join(words.STAKES))
+
+summary = tables.summary(loaders.runs(preset))
+if not len(summary):
+    components.empty(preset, "results")
+    st.stop()
+
+st.subheader("Key figures", anchor=False)
+st.markdown(words.overview(summary), width=theme.TEXT_WIDTH)
+rows = tables.by_model(summary)
+for column, model in zip(st.columns(len(SHOWN)), SHOWN, strict=True):
+    with column:
+        components.key_figure(model, rows.get(model))
+components.caption_with_data(
+    components.settings_line(preset, preset.experiment, seeds=len(preset.seeds)), summary, "key_figures"
+)
+
+st.subheader("Guess: was this image in the training data?", anchor=False)
+game.play(preset)
+
+st.subheader("Where to go next", anchor=False)
+with st.grid(3):
+    sitemap.card(
+        "trajectories",
+        "See the fingerprint",
+        "The curves of members and non-members, and whether they differ by more than chance.",
+    )
+    sitemap.card(
+        "train", "Turn the dials", "Train a model with your own lambda and beta and compare it with simpler defenses."
+    )
+    sitemap.card(
+        "divergence",
+        "Check the paper",
+        "Its tables of KL divergence, recomputed, with the places where it contradicts itself.",
+    )

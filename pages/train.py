@@ -1,0 +1,50 @@
+"""Lambda and beta under the reader's hand: train a point, and see accuracy against leak for all runs."""
+
+import streamlit as st
+
+from dashboard import components, listing, loaders, point, theme, words
+from tier import figures, tables
+
+preset = components.chosen()
+components.title(
+    "Train",
+    """Choose how strongly TIER acts (lambda) and how much of it goes into making the losses of confidence equal (beta).
+    Points on the grid are stored and appear at once; any other point is trained in the background while you watch.""",
+)
+if not point.trainable(preset):
+    components.empty(preset, "settings of TIER")
+    st.stop()
+left, right = st.columns([1, 2], gap="large")
+with left:
+    one, asked = point.choose(preset)
+with right:
+    point.show(preset, one, asked)
+
+runs, paths = loaders.runs(preset), loaders.paths(preset)
+st.subheader("Accuracy against leak, all runs", anchor=False)
+if not len(runs):
+    components.empty(preset, "finished runs")
+    st.stop()
+rivals = tables.alternatives(runs, paths)
+matched = tables.matched(runs, rivals)
+components.chart(
+    figures.leak(runs, paths, runs[runs["key"] == loaders.key("report", one)]),
+    runs,
+    name="accuracy_against_leak",
+    takeaway=words.leak(matched, len(rivals)),
+    meaning="""Every point is a trained model: to the right it is better on new images, further down it gives less away.
+    The lines show plain training and augmentation stopped after each tenth of their epochs. A defense is worth its
+    trouble only below these lines.""",
+    settings=components.settings_line(
+        preset, preset.experiment, runs=len(runs), seeds=runs["seed"].nunique(), attack="audit, 80/20 split",
+        ring="the point chosen above" if len(runs[runs["key"] == loaders.key("report", one)]) else None,
+    ),
+)  # fmt: skip
+st.subheader("At equal accuracy", anchor=False)
+st.markdown(
+    words.flat("""For each TIER run: the rivals without TIER whose test accuracy lies within 2 points, stopped early or
+    not. A positive advantage means that TIER leaks less than the best of them. Choosing the best of several noisy
+    rivals favours the rivals a little."""),
+    width=theme.TEXT_WIDTH,
+)
+listing.matched(matched)

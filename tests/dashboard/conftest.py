@@ -1,0 +1,107 @@
+"""Stores for pages: a full one of made-up results, an empty one, a damaged one; and an engine that runs nothing."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from dashboard import loaders
+from tests.dashboard import synthetic
+from tests.dashboard.engines import FakeEngine
+from tier import presets
+from tier.config import Data, Experiment, Tier, Train
+from tier.presets import Preset
+from tier.store import Store
+
+APP = Path(__file__).parents[2] / "dashboard" / "app.py"
+PAGES = ("overview", "trajectories", "divergence", "train", "runs")
+
+if "signs" not in presets.PRESETS:
+    presets.register(
+        presets.Preset(
+            name="signs",
+            title="Procedural traffic signs, 24 classes",
+            why="x",
+            experiment=Experiment(data=Data(fingerprint="0" * 64), train=Train(epochs=30)),
+            defenses=presets._defenses(Tier()),
+        )
+    )
+
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture(scope="session")
+def preset() -> Preset:
+    return presets.get("signs")
+
+
+@pytest.fixture(scope="session")
+def full_store(tmp_path_factory: pytest.TempPathFactory, preset: Preset) -> Path:
+    root = tmp_path_factory.mktemp("full")
+    synthetic.fill(Store(root), preset)
+    return root
+
+
+@pytest.fixture
+def empty_store(tmp_path: Path) -> Path:
+    return tmp_path / "empty"
+
+
+@pytest.fixture
+def damaged_store(full_store: Path, tmp_path: Path) -> Path:
+    """A copy with tables cut short, a record that is not JSON and a file gone, in the runs that pages show first."""
+    root = tmp_path / "damaged"
+    shutil.copytree(full_store, root)
+    for path in root.glob("trajectory/*/curves.parquet"):
+        path.write_bytes(path.read_bytes()[:100])
+    sorted(root.glob("report/*/record.json"))[0].write_text("{")
+    for path in root.glob("divergence/*/profile.parquet"):
+        path.unlink()
+    for path in root.glob("train/*/events.parquet"):
+        raw = bytearray(path.read_bytes())
+        raw[50] ^= 0xFF  # the size stays, the checksum does not
+        path.write_bytes(raw)
+    return root
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine()
+    monkeypatch.setattr(loaders, "engine", lambda: fake)
+    return fake
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: FakeEngine) -> Open:
+    """A function that opens a page on a store, as a link would: `open_page("train", store, seed="1")`."""
+
+    def start(page: str, store: Path, **query: str | list[str]) -> AppTest:
+        monkeypatch.setenv("TIER_STORE", str(store))
+        monkeypatch.setattr(loaders, "DEMO", tmp_path / "no_demo")
+        st.cache_data.clear()
+        test = AppTest.from_file(str(APP), default_timeout=30)
+        for name, value in query.items():
+            test.query_params[name] = value
+        test.run()
+        if page != "overview":
+            test.switch_page(f"../pages/{page}.py")
+            for name, value in query.items():
+                test.query_params[name] = value
+            test.run()
+        return test
+
+    return start
+
+
+def texts(test: AppTest) -> str:
+    """Everything that a page says in words."""
+    kinds = (test.title, test.subheader, test.markdown, test.caption, test.info, test.warning, test.error, test.success)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+def charts(test: AppTest) -> list[object]:
+    """The page's Plotly charts, as Streamlit's messages."""
+    return [element.proto for element in test.get("plotly_chart")]

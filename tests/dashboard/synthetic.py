@@ -1,0 +1,155 @@
+"""A store with made-up but plausible results in the exact schemas of the stages, for tests of pages only."""
+
+import numpy as np
+import pandas as pd
+
+from tier import experiment
+from tier.config import Experiment
+from tier.presets import Preset
+from tier.store import Store
+
+LEVELS = np.arange(10) / 10
+IMAGES = 60  # of each kind
+# test accuracy, audit balanced accuracy and how far members' curves lie above non-members'
+FINAL = {"none": (0.60, 0.90, 0.14), "augmentation": (0.68, 0.64, 0.04), "tier_reg": (0.55, 0.78, 0.09)}
+
+
+def strength(one: Experiment) -> tuple[float, float, float]:
+    """Made-up test accuracy, leak and distance of a run."""
+    defense = one.defense.canonical()
+    if defense.name in FINAL and defense.name != "tier_reg":
+        accuracy, leak, distance = FINAL[defense.name]
+    else:
+        lam, beta = defense.tier.lambda_, defense.tier.beta
+        accuracy, leak, distance = FINAL["tier_reg"] if defense.name == "tier_reg" else (0.66, 0.62, 0.03)
+        accuracy, leak, distance = accuracy - 0.008 * lam - 0.02 * beta, leak - 0.004 * lam, distance * 0.9
+    generator = np.random.default_rng(one.train.seed)
+    return accuracy + generator.normal(0, 0.005), max(leak + generator.normal(0, 0.005), 0.5), distance
+
+
+def events(one: Experiment) -> pd.DataFrame:
+    accuracy, leak, _ = strength(one)
+    epochs = one.train.epochs
+    done = np.arange(1, epochs + 1) / epochs
+    acts = one.defense.canonical().regularizes
+    return pd.DataFrame({
+        "epoch": np.arange(1, epochs + 1), "loss": 3 * np.exp(-3 * done), "ce": 2.5 * np.exp(-3 * done),
+        "kl": 0.3 * done if acts else np.nan, "var": 0.1 * done if acts else np.nan,
+        "train_accuracy": 1 - 0.95 * np.exp(-4 * done), "test_accuracy": accuracy * (1 - 0.9 * np.exp(-4 * done)),
+        "gap_balanced_accuracy": 0.5 + 0.7 * (leak - 0.5) * done**2, "loss_auc": 0.5 + (leak - 0.5) * done**2,
+        "seconds": 1.0,
+    })  # fmt: skip
+
+
+def curves(distance: float, generator: np.random.Generator) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """curves.parquet, difference.parquet and samples.parquet of a trajectory."""
+    member = np.arange(2 * IMAGES) < IMAGES
+    samples = pd.DataFrame({"index": np.arange(2 * IMAGES) * 7 + 3, "member": member})
+    means, differences = [], []
+    for order, slope in (("morf", 4.0), ("lerf", 2.0)):
+        base = 0.75 * np.exp(-slope * LEVELS)[None] + distance * member[:, None]
+        p = np.clip(base + generator.normal(0, 0.12, (2 * IMAGES, 10)), 1e-4, 1 - 1e-4)
+        for i in range(10):
+            samples[f"{order}_{i}"] = np.log(p[:, i]).astype(np.float32)
+        for kind in (True, False):
+            mean, error = p[member == kind].mean(0), 1.96 * p[member == kind].std(0) / np.sqrt(IMAGES)
+            part = {
+                "order": order,
+                "level": LEVELS,
+                "member": kind,
+                "mean": mean,
+                "low": mean - error,
+                "high": mean + error,
+            }
+            means.append(pd.DataFrame(part | {"n": IMAGES}))
+        change, error = p[member].mean(0) - p[~member].mean(0), 1.96 * p.std(0) * np.sqrt(2 / IMAGES)
+        part = {"order": order, "level": LEVELS, "difference": change, "low": change - error, "high": change + error}
+        differences.append(pd.DataFrame(part | {"null_low": -error, "null_high": error}))
+    return pd.concat(means, ignore_index=True), pd.concat(differences, ignore_index=True), samples
+
+
+def profile(distance: float) -> pd.DataFrame:
+    levels = np.arange(1, 8) / 10
+    parts = []
+    for unit, n in (("sample", 1500), ("batch", 4)):
+        sign = np.linspace(1, -0.3, 7)
+        member, other = 2 + 6 * levels + 8 * distance * sign, 2 + 6 * levels
+        part = {"unit": unit, "level": levels}
+        for word, mean in (("member", member), ("nonmember", other)):
+            part |= {f"{word}_mean": mean, f"{word}_sd": 2.0, f"{word}_n": n, f"{word}_low": mean - 0.1}
+            part |= {f"{word}_high": mean + 0.1}
+        tested = unit == "sample"
+        t = (member - other) / 0.07
+        for name, value in {
+            "t": t, "t_df": 2997.0, "t_p": np.exp(-np.abs(t)), "ks": np.abs(t) / 50, "ks_p": np.exp(-np.abs(t)),
+            "cohen_d": (member - other) / 2, "t_p_holm": np.minimum(7 * np.exp(-np.abs(t)), 1),
+            "ks_p_holm": np.minimum(7 * np.exp(-np.abs(t)), 1),
+        }.items():  # fmt: skip
+            part[name] = value if tested else np.nan
+        parts.append(pd.DataFrame(part))
+    return pd.concat(parts, ignore_index=True)
+
+
+def metrics(one: Experiment) -> dict[str, object]:
+    accuracy, leak, _ = strength(one)
+    return {
+        "train_accuracy": 0.99 if one.defense.canonical().name == "none" else 0.85, "test_accuracy": accuracy,
+        "test_top5": min(accuracy + 0.2, 1.0), "test_loss": 2 - 2 * accuracy, "audit_balanced_accuracy": leak,
+        "audit_auc": leak + 0.04, "audit_balanced_accuracy_low": leak - 0.03,
+        "audit_balanced_accuracy_high": leak + 0.03,
+        "audit_auc_low": leak + 0.01, "audit_auc_high": leak + 0.07, "gap_balanced_accuracy": 0.5 + 0.6 * (leak - 0.5),
+        "loss_auc": leak - 0.01, "loss_balanced_accuracy": leak - 0.03, "seconds_per_epoch": 1.0,
+        "epochs": one.train.epochs, "members": one.split.target_train, "nonmembers": one.split.target_test,
+    }  # fmt: skip
+
+
+def add(
+    store: Store, one: Experiment, stages: tuple[str, ...] = ("train", "trajectory", "divergence", "audit", "report")
+) -> None:
+    """Write made-up results of one run."""
+    plain = one.with_(defense=one.defense.canonical())
+    distance = strength(one)[2]
+    means, differences, samples = curves(distance, np.random.default_rng(one.train.seed))
+    scores = pd.DataFrame({"index": samples["index"], "member": samples["member"], "fold": 0})
+    scores["score"] = np.where(samples["member"], 1.0, -1.0) * np.where(np.arange(len(samples)) % 5, 1, -1)
+    files = {
+        "train": {"events.parquet": events(one), "weights.safetensors": {"w": np.zeros(3, np.float32)}},
+        "trajectory": {"curves.parquet": means, "difference.parquet": differences, "samples.parquet": samples},
+        "divergence": {"profile.parquet": profile(distance)},
+        "audit": {"scores.parquet": scores},
+        "report": {},
+    }
+    for stage in stages:
+        record = {
+            "version": 1, "config": {}, "experiment": plain.changed(), "parents": {}, "seconds": 3.0,
+            "fingerprint": plain.data.fingerprint,
+            "metrics": metrics(one) if stage == "report" else {"cam_layer": None},
+        }  # fmt: skip
+        store.write(stage, experiment.key(stage, one), files[stage], record)
+
+
+def add_path(store: Store, one: Experiment) -> None:
+    """Write a made-up early-stopping path."""
+    known = events(one)
+    leak = np.full(len(known), np.nan)
+    stops = np.linspace(len(known) / 10, len(known), 10).round().astype(int) - 1
+    leak[stops] = 0.5 + (strength(one)[1] - 0.5) * (np.arange(1, 11) / 10) ** 2
+    frame = known[["epoch", "train_accuracy", "test_accuracy", "gap_balanced_accuracy", "loss_auc"]].assign(
+        audit_balanced_accuracy=leak, audit_auc=leak + 0.03, audit_balanced_accuracy_low=leak - 0.03,
+        audit_balanced_accuracy_high=leak + 0.03,
+    )  # fmt: skip
+    record = {"experiment": one.changed(), "metrics": {"epochs": one.train.epochs}, "seconds": 1.0}
+    store.write("path", experiment.key("path", one), {"path.parquet": frame}, record)
+
+
+def fill(store: Store, preset: Preset) -> None:
+    """Headline runs of all defenses and seeds, the grid of `tier_full`, both paths, one run under Grad-CAM."""
+    for defense in preset.defenses:
+        for seed in preset.seeds:
+            add(store, preset.run(defense, seed))
+    for _, _, one in preset.grid("tier_full"):
+        add(store, one)
+    for name in ("none", "augmentation"):
+        add_path(store, preset.run(name))
+    bare = preset.run("none")
+    add(store, bare.with_(explain=bare.explain.model_copy(update={"name": "gradcam"})), ("trajectory", "audit"))

@@ -1,0 +1,194 @@
+"""Every page on a full, an empty and a damaged store; what it owes the reader; links that reopen a view."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.dashboard.conftest import APP, PAGES, Open, charts, texts
+from tests.dashboard.engines import FakeEngine
+from tier import experiment
+from tier.presets import Preset
+
+
+def drawn(test: AppTest) -> AppTest:
+    """The page, after checking that nothing went wrong while drawing it."""
+    assert not test.exception
+    assert not [e.value for e in test.error if "could not be drawn" in str(e.proto)]
+    return test
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("state", ["full_store", "empty_store", "damaged_store"])
+def test_every_page_draws_on_every_store(
+    page: str, state: str, open_page: Open, request: pytest.FixtureRequest
+) -> None:
+    test = drawn(open_page(page, request.getfixturevalue(state)))
+    assert len(test.title) == 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_empty_store_says_what_to_run(page: str, open_page: Open, empty_store: Path) -> None:
+    test = open_page(page, empty_store)
+    assert "python -m tier run signs" in "".join(str(code.value) for code in test.code)
+    if page != "train":
+        assert not charts(test)
+
+
+@pytest.mark.parametrize("page", ["overview", "trajectories", "divergence", "train"])
+def test_every_chart_states_its_takeaway_settings_and_data(page: str, open_page: Open, full_store: Path) -> None:
+    test = open_page(page, full_store)
+    found = charts(test)
+    assert found
+    for chart in found:
+        assert len(chart.alt) > 40
+        assert any(digit in chart.alt for digit in "0123456789")  # computed from the numbers, not a fixed text
+    lines = [caption.value for caption in test.caption if "data: signs" in caption.value]
+    assert len(lines) >= len(found)
+    assert all("members and" in line and "seed" in line for line in lines)
+    csv = [button for button in test.get("download_button") if "CSV" in button.proto.label]
+    assert len(csv) >= len(found)
+    assert texts(test).count(":material/lightbulb:") == len(found)
+
+
+def test_the_chart_is_saved_in_the_format_chosen(open_page: Open, full_store: Path) -> None:
+    for image in ("SVG", "PNG"):
+        chart = charts(open_page("trajectories", full_store, image=image))[0]
+        assert json.loads(chart.config)["toImageButtonOptions"]["format"] == image.lower()
+
+
+def test_no_page_loads_torch(full_store: Path) -> None:
+    script = f"""
+import sys
+from streamlit.testing.v1 import AppTest
+import dashboard.loaders as loaders
+import tests.dashboard.conftest
+from tests.dashboard.engines import FakeEngine
+loaders.engine = lambda: FakeEngine()
+test = AppTest.from_file({str(APP)!r}, default_timeout=60).run()
+for page in {PAGES!r}:
+    test.switch_page(f"../pages/{{page}}.py").run()
+    assert not test.exception, page
+    print(page, "torch" in sys.modules)
+"""
+    environment = {"TIER_STORE": str(full_store), "PATH": "", "PYTHONPATH": str(APP.parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == [word for page in PAGES for word in (page, "False")]
+
+
+# ---- links
+
+
+def test_a_link_reopens_the_exact_view(open_page: Open, full_store: Path) -> None:
+    test = open_page("trajectories", full_store, order="LeRF", models=["Augmentation"], seed="1")
+    assert "least important" in charts(test)[0].spec
+    assert "Augmentation" in charts(test)[0].spec
+    assert "Undefended" not in charts(test)[0].spec
+    assert any("seed: 1" in caption.value for caption in test.caption)
+    assert not test.warning
+
+
+def test_the_address_follows_the_view(open_page: Open, full_store: Path) -> None:
+    test = open_page("trajectories", full_store)
+    test.get_by_key("order").set_value("lerf").run()
+    assert "least important" in charts(test)[0].spec
+
+
+@pytest.mark.parametrize(
+    ("page", "query"),
+    [
+        ("trajectories", {"order": "sideways"}),
+        ("trajectories", {"models": ["Undefended", "Nonsense"]}),
+        ("trajectories", {"lambda": "99"}),
+        ("divergence", {"unit": "<script>alert(1)</script>"}),
+        ("train", {"epochs": "-4"}),
+        ("overview", {"preset": "../../etc"}),
+    ],
+)
+def test_a_bad_link_falls_back_and_says_so(page: str, query: dict[str, str], open_page: Open, full_store: Path) -> None:
+    test = drawn(open_page(page, full_store, **query))
+    assert len(test.warning) == 1
+    assert "does not exist here" in test.warning[0].value
+    assert "<" not in test.warning[0].value
+
+
+# ---- overview and the game
+
+
+def test_the_key_figures_are_those_of_the_store(open_page: Open, full_store: Path, preset: Preset) -> None:
+    from tests.dashboard.synthetic import strength
+
+    test = open_page("overview", full_store)
+    values = [metric.value for metric in test.metric]
+    runs = [strength(preset.run("none", seed)) for seed in preset.seeds]
+    leak, accuracy = (sum(run[i] for run in runs) / len(runs) for i in (1, 0))
+    assert values[0] == f"{100 * leak:.0f} of 100"
+    assert values[1] == f"{100 * accuracy:.0f} of 100"
+    assert len(values) == 6
+
+
+def test_the_game_hides_membership_until_a_guess_and_keeps_score(open_page: Open, full_store: Path) -> None:
+    test = open_page("overview", full_store)
+    assert "member" not in charts(test)[0].spec
+    test.button(key="guess_member").click().run()
+    assert "this image: " in charts(test)[0].spec
+    said = texts(test)
+    assert ("You: 1 of 1 right" in said) == ("**Right.**" in said)
+    test.button(key="next").click().run()
+    assert "this image: " not in charts(test)[0].spec
+    test.button(key="guess_other").click().run()
+    assert "of 2 right" in texts(test)
+
+
+def test_revealing_counts_no_guess(open_page: Open, full_store: Path) -> None:
+    test = open_page("overview", full_store, reveal="true")
+    assert "this image: " in charts(test)[0].spec
+    assert "No image guessed yet" in texts(test)
+
+
+def test_scores_are_kept_apart_by_model(open_page: Open, full_store: Path) -> None:
+    test = open_page("overview", full_store)
+    test.button(key="guess_member").click().run()
+    test.get_by_key("game").set_value("augmentation").run()
+    assert "No image guessed yet" in texts(test)
+
+
+# ---- what is not stored
+
+
+def test_missing_results_are_named_and_computed_on_request(
+    open_page: Open, full_store: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    test = open_page("trajectories", full_store, explainer="Grad-CAM", models=["TIER Full"])
+    assert not charts(test)
+    assert "TIER Full" in texts(test)
+    test.button(key="compute_trajectory").click().run()
+    assert [job.stage for job in engine.jobs()] == ["trajectory"]
+    one = preset.run("tier_full")
+    wanted = experiment.key("trajectory", one.set({"explain.name": "gradcam"}))
+    assert list(engine.known) == [wanted]
+
+
+def test_a_damaged_store_says_what_was_set_aside(open_page: Open, damaged_store: Path) -> None:
+    for page in ("trajectories", "divergence", "train", "runs"):
+        test = drawn(open_page(page, damaged_store))
+    warning = next(w for w in test.warning if "set aside" in w.value)
+    assert "trajectory" in warning.value
+    assert "divergence" in warning.value
+    assert "report" in warning.value
+
+
+def test_checking_every_file_names_the_damaged_ones(open_page: Open, damaged_store: Path) -> None:
+    test = open_page("runs", damaged_store)
+    test.button(key="verify").click().run()
+    assert any("sha256" in error.value for error in test.error)
+
+
+def test_checking_a_sound_store_says_so(open_page: Open, full_store: Path) -> None:
+    test = open_page("runs", full_store)
+    test.button(key="verify").click().run()
+    assert test.success
