@@ -219,6 +219,14 @@ class Store:
         kept = {name: source.read(name) for name in source.files if name not in omit}
         return to._add(stage, key, kept, source.record | {"omitted": omitted})
 
+    def discard(self, stage: str, key: str) -> None:
+        """Remove a result from this store, e.g. a checkpoint that a later one replaces; no error when there is none."""
+        self._writable()
+        _check(stage, key)
+        names = self._files.entries(f"{stage}/{key}")
+        for name in sorted(names, key=lambda name: name != RECORD):  # the record first: nobody reads the rest then
+            self._files.delete(f"{stage}/{key}/{name}")
+
     def ls(self, stage: str | None = None) -> list[Result]:
         """All committed results, of one stage or of all, oldest first; those of `below` are included."""
         found = {} if self.below is None else {(r.stage, r.key): r for r in self.below.ls(stage)}
@@ -425,7 +433,7 @@ class Store:
         present = self._find_here(stage, key, list(files))
         if present is not None:
             return present
-        full = {"created": _now(), "metrics": {}, "parents": [], "omitted": {}, **record}
+        full = {"created": _now(), "metrics": {}, "parents": {}, "omitted": {}, **record}
         full.setdefault("environment", environment.snapshot())
         full |= {"stage": stage, "key": key, "files": {}, "writer": secrets.token_hex(8)}
         for name in sorted(files):
@@ -656,9 +664,8 @@ class _Local:
     def delete(self, path: str) -> None:
         target = self.root / path
         target.unlink(missing_ok=True)
-        if path.startswith("bus/"):  # folders per key would pile up, and a listing walks them all
-            with suppress(OSError):
-                target.parent.rmdir()
+        with suppress(OSError):  # not empty; empty folders would pile up, and listings walk them all
+            target.parent.rmdir()
 
     def move(self, folder: str, to: str) -> None:
         (self.root / to).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""Membership inference attacks: arrays in, one score per image out, higher = member."""

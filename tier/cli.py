@@ -1,0 +1,255 @@
+"""Command line: `python -m tier presets | run | sweep | show | engine | store`."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tier import demo, engine, experiment, presets
+from tier.config import DefenseName, Experiment
+from tier.context import Context
+from tier.presets import Preset
+from tier.store import Store
+from tier.summary import FIGURES, summarize
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TIER: train, explain, attack, compare.")
+store_app = typer.Typer(no_args_is_help=True, help="Look at, check and clean the store of results.")
+app.add_typer(store_app, name="store")
+out = Console()
+err = Console(stderr=True)
+
+StoreOption = Annotated[
+    str | None, typer.Option("--store", help="Store URL; default: TIER_STORE, else store/ beside the code.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting, e.g. defense.tier.lambda=9. Repeatable.")
+]
+DefenseOption = Annotated[list[str] | None, typer.Option("--defense", help="Only this defense. Repeatable.")]
+SeedOption = Annotated[list[int] | None, typer.Option("--seed", help="Only this training seed. Repeatable.")]
+
+
+@app.command("presets")
+def list_presets() -> None:
+    """List the named experiments and why each is as it is."""
+    table = Table("preset", "what", "why")
+    for preset in presets.PRESETS.values():
+        table.add_row(preset.name, preset.title, preset.why)
+    out.print(table)
+
+
+@app.command()
+def run(
+    preset: str,
+    settings: SetOption = None,
+    defense: DefenseOption = None,
+    seed: SeedOption = None,
+    explainer: Annotated[list[str] | None, typer.Option(help="Explainer of the trajectories. Repeatable.")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Compute a preset's runs: train, follow trajectories, measure KL, audit. What is stored already is not redone."""
+    chosen = presets.get(preset)
+    where = demo.open_store(store)
+    runs = [
+        (f"{name} seed {number} {view}", _explained(changed(chosen.run(name, number), settings), view))
+        for name in defense or [d.name for d in chosen.defenses]
+        for number in seed or chosen.seeds
+        for view in explainer or chosen.explainers[:1]
+    ]
+    _compute(where, [(label, "report", e) for label, e in runs])
+    show(preset, settings, defense, seed, store=store)
+
+
+@app.command()
+def sweep(
+    preset: str,
+    over: Annotated[list[str] | None, typer.Option(help="lambda=0,3,7 or beta=0,0.3; default: the grid.")] = None,
+    defense: Annotated[str, typer.Option(help="tier_full or tier_reg.")] = "tier_full",
+    seed: SeedOption = None,
+    settings: SetOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Compute a lambda / beta grid. Finished points are kept; start again to go on."""
+    chosen = _with_grid(presets.get(preset), over or [])
+    where = demo.open_store(store)
+    points = [
+        (f"{defense} lambda {lam:g} beta {beta:g} seed {number}", "report", changed(e, settings))
+        for number in seed or chosen.seeds[:1]
+        for lam, beta, e in chosen.grid(_regularizer(defense), number)
+    ]
+    _compute(where, points)
+
+
+@app.command()
+def show(
+    preset: str,
+    settings: SetOption = None,
+    defense: DefenseOption = None,
+    seed: SeedOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Print a preset's stored figures: means over seeds with 95 % intervals."""
+    chosen = presets.get(preset)
+    summary = summarize(demo.open_store(store), chosen, settings=assignments(settings), defenses=defense, seeds=seed)
+    if as_json:
+        print(json.dumps({"preset": preset, "defenses": summary}, indent=2))
+        return
+    out.print(_summary_table(summary))
+    missing = [d.name for d in chosen.defenses if d.name not in summary and (not defense or d.name in defense)]
+    if missing:
+        out.print(f"Not in the store: {', '.join(missing)}. Compute with: python -m tier run {preset}")
+
+
+@app.command("engine")
+def start_engine(
+    store: StoreOption = None,
+    stay: Annotated[bool, typer.Option(help="Keep running without clients or work.")] = True,
+) -> None:
+    """Run the engine that computes what pages and commands ask for; ends where another one serves the store."""
+    raise typer.Exit(engine.main([*(["--stay"] if stay else []), "--store", demo.store_url(store)]))
+
+
+@app.command("build-demo")
+def build_demo(
+    target: Annotated[str, typer.Option(help="Folder of the demo store.")] = str(demo.ASSETS),
+    store: StoreOption = None,
+) -> None:
+    """Compute the demo store: headline runs, grid, early-stopping paths; only changed keys are written."""
+    work = demo.open_store(store, below=False)
+    _compute(work, demo.jobs(presets.get("signs")))
+    for line in demo.export(work, Store(target), presets.get("signs")):
+        out.print(line)
+
+
+@store_app.command("ls")
+def store_ls(stage: Annotated[str | None, typer.Option()] = None, store: StoreOption = None) -> None:
+    """List stored results."""
+    table = Table("stage", "key", "bytes", "created", "defense")
+    for result in demo.open_store(store).ls(stage):
+        chosen = result.record.get("experiment", {}).get("defense", {})
+        table.add_row(
+            result.stage,
+            result.key[:12],
+            f"{result.size:,}",
+            str(result.record.get("created")),
+            str(chosen.get("name", "none")),
+        )
+    out.print(table)
+
+
+@store_app.command("verify")
+def store_verify(store: StoreOption = None) -> None:
+    """Check every stored file against its record; exit code 1 when something is wrong."""
+    where = demo.open_store(store)
+    problems = where.verify()
+    for problem in problems:
+        err.print(str(problem))
+    out.print(f"{len(where.ls())} results, {len(problems)} problems")
+    raise typer.Exit(1 if problems else 0)
+
+
+@store_app.command("gc")
+def store_gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Remove abandoned writes, expired leases and old messages; results stay."""
+    removed = demo.open_store(store).gc(dry_run=dry_run)
+    for garbage in removed:
+        out.print(str(garbage))
+    out.print(f"{len(removed)} {'would go' if dry_run else 'removed'}")
+
+
+def assignments(settings: list[str] | None) -> dict[str, Any]:
+    """`["a.b=1"]` as `{"a.b": 1}`: values are JSON where they parse, else text. Raises ValueError without `=`."""
+    parsed: dict[str, Any] = {}
+    for item in settings or []:
+        name, equals, text = item.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes name=value, not '{item}'")
+        try:
+            parsed[name.strip()] = json.loads(text)
+        except json.JSONDecodeError:
+            parsed[name.strip()] = text
+    return parsed
+
+
+def changed(e: Experiment, settings: list[str] | None) -> Experiment:
+    """The experiment with `--set` applied."""
+    return e.set(assignments(settings)) if settings else e
+
+
+def main() -> None:
+    """Run the command line; a mistake in the input is one sentence and exit code 2, not a traceback."""
+    try:
+        app()
+    except (ValueError, OSError) as mistake:
+        err.print(f"[red]{type(mistake).__name__}[/red]: {mistake}", highlight=False)
+        raise SystemExit(2) from mistake
+    except KeyboardInterrupt:
+        err.print("Stopped. What is finished is stored; run the same command again to go on.")
+        raise SystemExit(130) from None
+
+
+def _explained(e: Experiment, explainer: str) -> Experiment:
+    return e.set({"explain.name": explainer})
+
+
+def _regularizer(name: str) -> DefenseName:
+    if name == "tier_full":
+        return "tier_full"
+    if name == "tier_reg":
+        return "tier_reg"
+    raise ValueError(f"a lambda / beta sweep is over tier_full or tier_reg, not '{name}'")
+
+
+def _with_grid(preset: Preset, over: list[str]) -> Preset:
+    grid: dict[str, tuple[float, ...]] = {}
+    for item in over:
+        name, _, values = item.partition("=")
+        if name not in ("lambda", "beta") or not values:
+            raise ValueError(f"--over takes lambda=... or beta=... with comma-separated numbers, not '{item}'")
+        grid[f"{name}s"] = tuple(float(value) for value in values.split(","))
+    return preset.model_copy(update=grid)
+
+
+def _compute(store: Store, work: list[tuple[str, str, Experiment]]) -> None:
+    """Compute stages one after the other with a bar for all and one for the step at hand."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    failures = []
+    with Progress(*columns, console=err) as bars:
+        total, step = bars.add_task("all", total=len(work)), bars.add_task("", total=1.0)
+        for label, stage, e in work:
+            began = time.perf_counter()
+
+            def tell(event: dict[str, Any], label: str = label) -> None:
+                bars.update(step, description=f"{label}: {event.get('step', '')}", completed=event.get("fraction", 0.0))
+
+            try:
+                fresh = experiment.find(store, stage, e) is None
+                experiment.ensure(store, stage, e, Context(progress=tell))
+                if fresh:
+                    bars.console.print(f"{label} {stage}: {time.perf_counter() - began:.1f} s", highlight=False)
+            except ValueError as mistake:  # a point that diverged must not cost the others
+                failures.append(f"{label}: {mistake}")
+                bars.console.print(f"[red]failed[/red] {label}: {mistake}", highlight=False)
+            bars.advance(total)
+    if failures:
+        raise ValueError(f"{len(failures)} of {len(work)} runs failed; the rest is stored. First: {failures[0]}")
+
+
+def _summary_table(summary: dict[str, Any]) -> Table:
+    table = Table("defense", *FIGURES)
+    for name, figures in summary.items():
+        cells = ["-" if figures[f] is None else f"{figures[f]:.3f}" for f in FIGURES]
+        table.add_row(name, *cells)
+    return table

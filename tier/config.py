@@ -1,0 +1,224 @@
+"""Every setting of an experiment, as frozen models, and the key under which a stage's result is stored.
+
+A field that the paper leaves open is a field here, never a constant elsewhere; its comment names the section.
+"""
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DefenseName = Literal["none", "augmentation", "tier_reg", "tier_full"]
+ExplainerName = Literal["gradient", "gradcam"]
+ArchitectureName = Literal["small", "resnet18_cifar", "resnet18_imagenet", "mobilenet_v2"]
+Fill = Literal["channel_mean", "scalar_mean", "zero"]
+ChannelReduction = Literal["mean_abs", "abs_mean"]
+Target = Literal["label", "predicted"]
+
+
+class Config(BaseModel):
+    """A frozen settings model that refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
+
+    def changed(self) -> dict[str, Any]:
+        """The fields that differ from their default, nested, JSON-ready: what a key is made from."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+class Signs(Config):
+    """The procedural traffic signs (SPEC 1a)."""
+
+    classes: int = Field(24, ge=2, le=24)
+    images: int = Field(6000, ge=1)
+    detail: float = Field(0.5, ge=0.0, le=1.0)  # 0: large redundant cues; 1: only fine glyphs tell the classes apart
+    seed: int = 0
+
+
+class Data(Config):
+    """Where images come from. `source` is `signs`, a data set name, or a path to a class-per-folder tree or parquet."""
+
+    source: str = "signs"
+    image_size: int = Field(32, ge=8)
+    limit: int | None = Field(None, ge=1)  # keep this many images, stratified by class
+    signs: Signs = Signs()
+    fingerprint: str | None = None  # pinned by presets, so that results can be shown without the data
+
+
+class Split(Config):
+    """Sizes of the four disjoint sets (Table II) and how they are drawn."""
+
+    target_train: int = Field(1500, ge=1)
+    target_test: int = Field(1500, ge=1)
+    shadow_train: int = Field(1500, ge=0)
+    shadow_test: int = Field(1500, ge=0)
+    group_disjoint: bool = False  # no group (a GTSRB track) in two sets
+    seed: int = 0
+
+
+class Model(Config):
+    """Architecture; `width` is the small net's first width."""
+
+    architecture: ArchitectureName = "small"
+    width: int = Field(24, ge=4)
+
+
+class Augmentation(Config):
+    """The semantic augmentation T (section V-E2); the paper gives no magnitudes."""
+
+    flip: bool = True
+    rotation: float = Field(15.0, ge=0.0, le=180.0)  # degrees, uniform in +-
+    padding: int = Field(4, ge=0)  # pixels of the random crop's padding, at any image size
+
+
+class Tier(Config):
+    """The regularizer of Algorithm 1 and eq. 3, with its open points (SPEC 2)."""
+
+    lambda_: float = Field(7.0, ge=0.0, alias="lambda")
+    beta: float = Field(0.3, ge=0.0)
+    levels: tuple[float, ...] = (0.05, 0.10, 0.20)
+    warmup: int = Field(5, ge=0)
+    confidence: Literal["logit", "probability"] = "logit"
+    variance: Literal["batch", "levels"] = "batch"
+    fill: Fill = "channel_mean"
+    lambda_schedule: Literal["constant", "linear"] = "constant"
+    ramp: int = Field(20, ge=1)  # epochs after the warm-up in which a linear schedule reaches lambda
+    channel_reduction: ChannelReduction = "mean_abs"
+    target: Target = "label"
+    batchnorm: Literal["stacked", "per_level", "clean_statistics"] = "stacked"
+
+
+class Defense(Config):
+    """Which defense trains the model, and with what strength."""
+
+    name: DefenseName = "none"
+    base_augmentation: Literal["none", "standard"] = "none"  # VI-D says all models are augmented; open whether None is
+    augmentation: Augmentation = Augmentation()
+    tier: Tier = Tier()
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images go through T."""
+        return self.name in ("augmentation", "tier_full") or self.base_augmentation == "standard"
+
+    @property
+    def regularizes(self) -> bool:
+        """Whether TIER's terms act at all."""
+        return self.name in ("tier_reg", "tier_full") and self.tier.lambda_ > 0
+
+    def canonical(self) -> "Defense":
+        """The same computation under its simplest name, so that equal runs share one key.
+
+        lambda = 0 is plain training with the same augmentation, bit for bit (SPEC 2); settings that do not act go back
+        to their defaults.
+        """
+        name: DefenseName = self.name
+        if not self.regularizes:
+            name = "augmentation" if self.augments else "none"
+        elif self.base_augmentation == "standard":
+            name = "tier_full"
+        return Defense(
+            name=name,
+            augmentation=self.augmentation if self.augments else Augmentation(),
+            tier=self.tier if self.regularizes else Tier(),
+        )
+
+
+class Train(Config):
+    """The training loop's settings (section V-F: batch 128, 100 epochs)."""
+
+    epochs: int = Field(100, ge=1)
+    batch_size: int = Field(128, ge=1)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = Field(2e-3, gt=0.0)
+    momentum: float = Field(0.9, ge=0.0, lt=1.0)  # SGD only
+    weight_decay: float = Field(5e-4, ge=0.0)
+    schedule: Literal["constant", "cosine", "one_cycle"] = "one_cycle"
+    gradient_clip: float | None = Field(None, gt=0.0)  # largest L2 norm of the gradient
+    precision: Literal["fp32", "bf16"] = "fp32"
+    threads: int = Field(2, ge=1)  # CPU threads; part of the key because sums depend on it
+    seed: int = 0
+
+
+class Explain(Config):
+    """One explainer and its settings (SPEC 4)."""
+
+    name: ExplainerName = "gradient"
+    target: Target = "label"
+    channel_reduction: ChannelReduction = "mean_abs"  # gradient only
+    cam_layer: str | None = None  # None: the last layer whose map is at least 4x4
+
+
+class Trajectory(Config):
+    """The removal order and operator of the MoRF / LeRF curves (section IV, eq. 1 and 2)."""
+
+    levels: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    alpha: float = Field(0.1, ge=0.0)  # weight of the total variation
+    sign: Literal["signed", "absolute"] = "signed"
+    operator: Literal["mean", "zero"] = "mean"
+
+
+class Divergence(Config):
+    """The attribution-guided perturbation profile (section V-A)."""
+
+    levels: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    channel_reduction: ChannelReduction = "abs_mean"  # V-A: absolute mean gradient across channels
+    fill: Fill = "channel_mean"
+    batch: int = Field(128, ge=2)  # images per unit in the batch-mean tests
+
+
+class Audit(Config):
+    """The internal audit classifier (section VI-C) and how it is evaluated."""
+
+    holdout: float = Field(0.2, gt=0.0, lt=1.0)
+    folds: int = Field(5, ge=2)
+    welch: float = Field(0.05, gt=0.0, lt=1.0)  # features that do not separate at this level are dropped
+    hidden: tuple[int, ...] = (64,)
+    seed: int = 0
+
+
+class Experiment(Config):
+    """Everything that one run's results depend on."""
+
+    data: Data = Data()
+    split: Split = Split()
+    model: Model = Model()
+    defense: Defense = Defense()
+    train: Train = Train()
+    explain: Explain = Explain()
+    trajectory: Trajectory = Trajectory()
+    divergence: Divergence = Divergence()
+    audit: Audit = Audit()
+
+    def with_(self, **parts: Config) -> "Experiment":
+        """A copy with whole parts replaced, validated."""
+        return Experiment.model_validate({**dict(self), **parts})  # model_copy would not validate
+
+    def set(self, assignments: dict[str, Any]) -> "Experiment":
+        """A validated copy with dotted fields replaced, e.g. `{"defense.tier.lambda": 9}`.
+
+        Raises ValueError naming the field and the valid ones when a name is unknown or a value does not fit.
+        """
+        raw = self.model_dump(mode="json", by_alias=True)
+        for path, value in assignments.items():
+            node, parts = raw, path.split(".")
+            for depth, part in enumerate(parts):
+                if not isinstance(node, dict) or part not in node:
+                    here = ".".join(parts[:depth]) or "the experiment"
+                    valid = ", ".join(node) if isinstance(node, dict) else "no fields"
+                    raise ValueError(f"unknown setting '{path}': {here} has {valid}")
+                if depth == len(parts) - 1:
+                    node[part] = value
+                node = node[part]
+        return Experiment.model_validate(raw)
+
+
+def stage_key(stage: str, version: int, config: dict[str, Any], parents: list[str], fingerprint: str | None) -> str:
+    """The name of a stage's result: sha256 of the canonical JSON of all it depends on, 64 hex digits.
+
+    `config` holds only what differs from the defaults, so a new field with a default keeps old keys.
+    """
+    content = {"stage": stage, "version": version, "config": config, "parents": parents, "data": fingerprint}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1030 @@
+"""Jobs: a client that asks for stages, and the engine, a process of its own that computes them with Dask workers.
+
+Both sides talk only through small JSON files in the store, so a page needs neither Dask nor torch, several servers
+share one engine, and either side may be killed at any time:
+
+    requests/{key}/{requester}.json  a client: "I want this stage"; deleting it withdraws. A job lives on its requests
+    jobs/{key}.json                  the engine: the job's state
+    progress/{key}.json              the worker: events per epoch, current step, how often the run was started
+    cancel/{run}.json                the engine: stop this run
+    clients/{id}.json                a client's heartbeat; without any, the engine stops and its workers with it
+
+The engine is found by its lease, so a second one on the same store exits at once. Only strings of JSON go to workers.
+"""
+
+import argparse
+import atexit
+import hashlib
+import heapq
+import importlib
+import itertools
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from tier import environment
+from tier.config import Experiment, stage_key
+from tier.context import Cancelled, Context
+from tier.store import Store, StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+Status = Literal["queued", "running", "done", "failed", "cancelled"]
+Priority = Literal["interactive", "sweep"]
+
+LEASE = "engine"
+RUNNER = "tier.experiment"  # the module whose `key`, `pin` and `ensure` define what a stage is
+PRIORITIES: dict[str, int] = {"interactive": 0, "sweep": 1}
+
+BEAT = 3.0  # seconds between a client's heartbeats
+CLIENT_TIMEOUT = 15.0  # a client without a heartbeat for this long is gone
+IDLE_TIMEOUT = 600.0  # an engine without jobs for this long exits
+ENGINE_LEASE = 15.0
+UNMANNED = 60.0  # an engine whose cluster has no worker for this long exits
+ABANDONED = 30.0  # a worker of an outside cluster stops when no engine was alive for this long
+STARTS = 20  # a run is started at most so often ...
+STALLS = 3  # ... and at most so often in a row without getting further
+PROGRESS_EVERY = 0.3  # seconds between writes of progress to a local store
+PROGRESS_EVERY_REMOTE = 2.0
+
+
+@dataclass
+class Job:
+    """One asked-for stage as a client sees it; times are seconds since 1970."""
+
+    key: str
+    stage: str
+    experiment: dict[str, Any]
+    status: Status = "queued"
+    priority: Priority = "interactive"
+    position: int | None = None  # 0: running; 1: next in the queue; None: not known yet, or over
+    step: str = "waiting"  # what it is doing, in words
+    fraction: float | None = None  # of the current step
+    epoch: int | None = None
+    epochs: int | None = None
+    eta_seconds: float | None = None
+    error: str | None = None  # a plain sentence
+    details: str | None = None  # the traceback
+    requesters: list[str] = field(default_factory=list)
+    attempt: int = 0  # how often its run was started, over worker deaths
+    submitted: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen: done, failed or cancelled."""
+        return self.status in ("done", "failed", "cancelled")
+
+
+# ---- client
+
+
+class Client:
+    """Asks for stages and watches them; starts the engine when none is alive. One per server process or command.
+
+    Holds no Dask client, no torch and nothing awaitable. A daemon thread sends the heartbeat that keeps the engine
+    alive, and starts a new engine when one has died with requests open. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        store: Store | str | os.PathLike[str],
+        requester: str | None = None,
+        *,
+        runner: str = RUNNER,
+        options: Sequence[str] = (),
+    ) -> None:
+        """`options` are further arguments of the engine's command line, used if this client starts it.
+
+        Raises ValueError for a `memory://` store, which no other process can see.
+        """
+        self.store = store if isinstance(store, Store) else Store(store)
+        if self.store.url.startswith("memory:"):
+            raise ValueError("an engine is a process of its own and cannot see a memory:// store")
+        self.id = secrets.token_hex(8)
+        self.requester = requester or self.id
+        self._runner = runner
+        self._options = tuple(options)
+        self._engine: subprocess.Popen[bytes] | None = None
+        self._failures = 0  # engines in a row that ended with an error
+        self._next_start = 0.0
+        self._seen_alive = (0.0, False)
+        self._jobs: dict[str, tuple[object, dict[str, Any]]] = {}
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._beats = 0
+        self._beat()
+        threading.Thread(target=self._keep_alive, name="engine client", daemon=True).start()
+        atexit.register(self.close)
+
+    def submit(
+        self, stage: str, experiment: Experiment, requester: str | None = None, priority: Priority = "interactive"
+    ) -> str:
+        """Ask for a stage and return the job's key. Asking again, by anyone, joins the same run.
+
+        The key is the result's, except for data that nobody has read yet: then it names the request, and the result is
+        found through `experiment.find` once the job is done. A stored result makes no run. A failed or cancelled job
+        starts anew, from its last checkpoint.
+        """
+        experiment, key, pinned = self._identify(stage, experiment)
+        if pinned and self.store.find(stage, key) is not None:
+            self._note_stored(stage, key, experiment)
+            return key
+        name = requester or self.requester
+        request = {
+            "stage": stage,
+            "experiment": experiment.model_dump(mode="json", by_alias=True),
+            "pinned": pinned,
+            "requester": name,
+            "priority": priority,
+            "time": time.time(),
+        }
+        self.store.put_json(_request(key, name), request)
+        self.start_engine()
+        return key
+
+    def cancel(self, key: str, requester: str | None = None) -> None:
+        """Withdraw one requester's wish; the run stops within a batch when nobody else wants it."""
+        self._cancel([_request(key, requester or self.requester)])
+
+    def cancel_all(self, key: str) -> None:
+        """Withdraw everybody's wish."""
+        self._cancel(self.store.list_json(f"requests/{key}"))
+
+    def job(self, key: str) -> Job | None:
+        """The job's state now; None when it was never asked for or is forgotten."""
+        return self._view(key, self.store.get_json(f"jobs/{key}.json"), self.store.list_json(f"requests/{key}"))
+
+    def jobs(self) -> list[Job]:
+        """All jobs: running, then queued in their order, then those that are over, the latest first."""
+        stamps = self.store.stamps("jobs")
+        open_requests: dict[str, list[str]] = {}
+        for path in self.store.list_json("requests"):
+            open_requests.setdefault(path.split("/")[1], []).append(path)
+        states = {_stem(path): self._read_job(path, stamp) for path, stamp in stamps.items()}
+        found = [self._view(key, states.get(key), open_requests.get(key, [])) for key in states | open_requests]
+        return sorted((job for job in found if job is not None), key=_job_order)
+
+    def history(self, key: str) -> "pd.DataFrame":
+        """The per-epoch events so far, one row per epoch; empty before the first."""
+        import pandas as pd
+
+        progress = self.store.get_json(f"progress/{key}.json") or {}
+        return pd.DataFrame(progress.get("events", []))
+
+    def wait(self, key: str, timeout: float | None = None, poll: float = 0.2) -> Job:
+        """Block until the job is over and return it.
+
+        Raises KeyError when there is no such job, TimeoutError after `timeout` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            job = self.job(key)
+            if job is None:
+                raise KeyError(f"no job {key}")
+            if job.over:
+                return job
+            if end is not None and time.monotonic() > end:
+                raise TimeoutError(f"{job.stage} {key[:12]} is {job.status} after {timeout:g} seconds")
+            time.sleep(poll)
+
+    def engine(self) -> dict[str, Any] | None:
+        """The living engine: `pid, started, workers, threads, scheduler`; None when there is none."""
+        return (self.store.get_json("engine.json") or {}) if self._alive() else None
+
+    def start_engine(self) -> None:
+        """Start the engine process unless one is alive or starting. After failures it waits longer each time."""
+        with self._lock:
+            if self.store.holder(LEASE) is not None:
+                self._failures = 0
+                return
+            if self._engine is not None:
+                if self._engine.poll() is None:
+                    return
+                self._failures = self._failures + 1 if self._engine.returncode else 0
+                self._engine = None
+                self._next_start = time.monotonic() + (min(60, 2**self._failures) if self._failures else 0)
+            if time.monotonic() >= self._next_start:
+                self._engine = self._launch()
+                self._seen_alive = (0.0, False)
+
+    def close(self) -> None:
+        """Stop the heartbeat. The engine stops soon after its last client, and goes on when asked again."""
+        if not self._closed.is_set():
+            self._closed.set()
+            atexit.unregister(self.close)
+            with suppress(OSError, StoreError):
+                self.store.delete(f"clients/{self.id}.json")
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _cancel(self, requests: Sequence[str]) -> None:
+        """Remove requests; a job that no engine has seen yet is marked as cancelled here."""
+        for path in requests:
+            key = path.split("/")[1]
+            job = self.job(key)
+            self.store.delete(path)
+            known = self.store.has_file(f"jobs/{key}.json") or self.store.list_json(f"requests/{key}")
+            if job is not None and not known:
+                gone = replace(job, status="cancelled", step="cancelled", position=None, ended=time.time())
+                self.store.put_json(f"jobs/{key}.json", asdict(gone))
+
+    def _identify(self, stage: str, experiment: Experiment) -> tuple[Experiment, str, bool]:
+        """The experiment, with the data's fingerprint if it is known; the job's key; whether that is the result's."""
+        module = importlib.import_module(self._runner)
+        experiment = module.pin(self.store, experiment)
+        if experiment.data.fingerprint is None:
+            return experiment, stage_key("request", 1, {"stage": stage, **experiment.changed()}, [], None), False
+        return experiment, module.key(stage, experiment), True
+
+    def _note_stored(self, stage: str, key: str, experiment: Experiment) -> None:
+        """Leave a job that says done, for whoever asks for its state."""
+        state = self.store.get_json(f"jobs/{key}.json")
+        if state is None or state["status"] in ("failed", "cancelled"):
+            now = time.time()
+            content = experiment.model_dump(mode="json", by_alias=True)
+            job = Job(key, stage, content, "done", step="found in the store", submitted=now, started=now, ended=now)
+            self.store.put_json(f"jobs/{key}.json", asdict(job))
+
+    def _read_job(self, path: str, stamp: object) -> dict[str, Any] | None:
+        """A job's file, read again only when it has been written."""
+        known = self._jobs.get(path)
+        if known is None or known[0] != stamp:
+            content = self.store.get_json(path)
+            if content is None:
+                return None
+            known = self._jobs[path] = (stamp, content)
+        return known[1]
+
+    def _view(self, key: str, state: dict[str, Any] | None, requests: Sequence[str]) -> Job | None:
+        """The job as it is to be shown: what the engine wrote last, unless requests or the engine changed since."""
+        job = None if state is None else _job(state)
+        if requests and (job is None or job.over):  # asked for, or asked for again; the engine has not seen it yet
+            request = self.store.get_json(requests[0])
+            if request is not None:
+                job = Job(key, request["stage"], request["experiment"], submitted=request["time"])
+                job.priority, job.requesters = request["priority"], [request["requester"]]
+        if job is not None and not job.over and not self._alive():
+            job = replace(job, status="queued", position=None, eta_seconds=None, step="waiting for the engine to start")
+            if not requests:
+                job = replace(job, status="cancelled", step="cancelled")
+            elif self._failures:
+                job.step = f"the engine does not start; its log is {log_file(self.store)}"
+        return job
+
+    def _alive(self) -> bool:
+        """Whether an engine holds the lease, looked up at most once a second."""
+        when, alive = self._seen_alive
+        if time.monotonic() - when > 1.0:
+            alive = self.store.holder(LEASE) is not None
+            self._seen_alive = (time.monotonic(), alive)
+        return alive
+
+    def _keep_alive(self) -> None:
+        while not self._closed.wait(BEAT):
+            try:
+                self._beat()
+                if self.store.list_json("requests"):
+                    self.start_engine()
+            except (OSError, StoreError) as error:  # a store that cannot be reached for a moment
+                log.warning("the heartbeat failed: %s", error)
+
+    def _beat(self) -> None:
+        self._beats += 1
+        beat = {"beat": self._beats, "process": environment.this_process()}
+        self.store.put_json(f"clients/{self.id}.json", beat)
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
+        """Start the engine in a session of its own, importing tier from where this process has it."""
+        command = [sys.executable, "-P", "-m", "tier.engine", "--store", self.store.url, "--runner", self._runner]
+        if self.store.below is not None:
+            command += ["--below", self.store.below.url]
+        root = str(Path(__file__).resolve().parents[1])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        log_path = log_file(self.store)
+        mode = "ab" if log_path.exists() and log_path.stat().st_size < 1_000_000 else "wb"
+        with log_path.open(mode) as output:
+            return subprocess.Popen(
+                [*command, *self._options],
+                env=os.environ | {"PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the server's terminal is not for the engine
+            )
+
+
+def log_file(store: Store) -> Path:
+    """Where the engine of a store logs on this machine; the folder is made."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    name = f"engine-{hashlib.sha256(store.url.encode()).hexdigest()[:12]}.log"
+    for folder in (Path(base) / "tier", Path(tempfile.gettempdir()) / f"tier-{os.getuid()}"):
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if os.access(folder, os.W_OK):
+                return folder / name
+    raise StoreError("no folder for the engine's log: neither the cache folder nor the temporary one can be written")
+
+
+# ---- worker
+
+
+class Reporter:
+    """A run's voice: merges its events into `progress/{key}.json`, and hears whether it is to stop."""
+
+    def __init__(self, store: Store, key: str, run: str) -> None:
+        self._store = store
+        self._path = f"progress/{key}.json"
+        self._flag = f"cancel/{run}.json"
+        self._written = self._asked = self._engine_seen = time.monotonic()
+        self._engine_asked = self._engine_seen
+        self._dirty = self._cancelled = False
+        self._every = PROGRESS_EVERY if store.local else PROGRESS_EVERY_REMOTE
+        state = store.get_json(self._path) or {}
+        self.state: dict[str, Any] = {"starts": [], "advance": 0, "top": 0, "steps": [], "events": [], **state}
+        self.state["starts"] = [*self.state["starts"], self.state["advance"]]
+        self._write()
+
+    def progress(self, event: Mapping[str, Any]) -> None:
+        """Take an event: one with `epoch` joins the history, any may carry `step`, `fraction`, `epochs`."""
+        state = self.state
+        former = state.get("step")
+        if "epoch" in event:
+            self._add_epoch(dict(event))
+        for name in ("step", "epochs", "epoch"):
+            if name in event:
+                state[name] = event[name]
+        state["fraction"] = event.get("fraction")
+        step = state.get("step")
+        if step is not None and step not in state["steps"]:
+            state["steps"].append(step)
+            state["advance"] += 1
+        self._dirty = True
+        if step != former:  # what follows may be long and silent
+            self._write()
+        self._write_if_due()
+
+    def cancelled(self) -> bool:
+        """Whether to stop; cheap enough to ask in every batch."""
+        self._write_if_due()
+        now = time.monotonic()
+        if not self._cancelled and (self._store.local or now - self._asked > 1.0):
+            self._asked = now
+            try:
+                self._cancelled = self._store.has_file(self._flag) or self._abandoned(now)
+            except OSError as error:
+                log.warning("cannot ask whether to stop: %s", error)
+        return self._cancelled
+
+    def close(self) -> None:
+        """Write what has not been written."""
+        if self._dirty:
+            self._write()
+
+    def _add_epoch(self, event: dict[str, Any]) -> None:
+        """Put an epoch in its place. A resumed run tells its epochs again; one that differs makes later ones stale."""
+        events = self.state["events"]
+        epoch = event["epoch"]
+        if any(known["epoch"] == epoch and known == event for known in events):
+            return
+        self.state["events"] = [known for known in events if known["epoch"] < epoch] + [event]
+        if epoch > self.state["top"]:
+            self.state["top"] = epoch
+            self.state["advance"] += 1
+
+    def _abandoned(self, now: float) -> bool:
+        """Whether no engine was alive for a while: a worker of an outside cluster outlives the engine's death."""
+        if now - self._engine_asked > 5.0:
+            self._engine_asked = now
+            if self._store.holder(LEASE) is not None:
+                self._engine_seen = now
+        return now - self._engine_seen > ABANDONED
+
+    def _write_if_due(self) -> None:
+        if self._dirty and time.monotonic() - self._written >= self._every:
+            self._write()
+
+    def _write(self) -> None:
+        self._written, self._dirty = time.monotonic(), False
+        try:
+            self._store.put_json(self._path, self.state)
+        except (OSError, StoreError) as error:  # a store that cannot be reached for a moment; training goes on
+            self._dirty = True
+            log.warning("cannot write progress: %s", error)
+
+
+def run_job(url: str, below: str | None, runner: str, stage: str, key: str, experiment: str, run: str) -> str:
+    """What a worker does for a job; all arguments are plain text, `experiment` JSON. Returns JSON:
+    `{"status": "done" | "cancelled" | "failed", "error": sentence, "details": traceback}`.
+    """
+    store = _store(url, below)
+    reporter = Reporter(store, key, run)
+    try:
+        module = importlib.import_module(runner)
+        settings = Experiment.model_validate_json(experiment)
+        if settings.data.fingerprint is not None and module.key(stage, settings) != key:
+            raise ValueError("this worker runs another version of the code than asked: stop the engine, then try again")
+        module.ensure(store, stage, settings, Context(reporter.progress, reporter.cancelled))
+    except Cancelled:
+        return json.dumps({"status": "cancelled"})
+    except Exception as error:  # whatever it is, the person who asked has to read it
+        log.exception("%s %s failed", stage, key[:12])
+        return json.dumps({"status": "failed", "error": _sentence(error), "details": traceback.format_exc()})
+    finally:
+        reporter.close()
+    return json.dumps({"status": "done"})
+
+
+def _sentence(error: Exception) -> str:
+    """An error in words that a person can act on."""
+    if isinstance(error, MemoryError):
+        return "The run needs more memory than there is; try fewer images or a smaller batch."
+    text = str(error).strip() or "no message"
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+
+
+def dask_setup(worker: Any) -> None:
+    """Called by Dask in every worker that the engine starts: no HTTP port, and an end when the engine is killed."""
+    worker.http_server.stop()
+    parent = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=follow, name="follow the engine", daemon=True).start()
+
+
+# ---- engine
+
+
+class Pool(Protocol):
+    """What computes: a Dask cluster, or a stand-in for tests."""
+
+    def slots(self) -> int:
+        """How many jobs may run at a time."""
+
+    def start(self, name: str, *arguments: str | None) -> Any:
+        """Begin `run_job(*arguments)` and return a handle."""
+
+    def outcome(self, handle: Any) -> dict[str, Any] | None:
+        """None while it runs, then what `run_job` returned, or `{"status": "died"}` when workers died under it."""
+
+    def release(self, handle: Any) -> None:
+        """Forget a handle, running or not."""
+
+
+@dataclass
+class _Run:
+    """A job that is not over, with what only the engine knows of it."""
+
+    job: Job
+    run: str  # names this run's cancel flag
+    requests: list[str]  # paths of the requests it serves
+    pinned: bool
+    attempts_before: int = 0
+    handle: Any = None
+    cancelling: bool = False
+    losses: int = 0  # times Dask gave it up
+    step_began: tuple[str, float, float] = ("", 0.0, 0.0)  # step, time, fraction at that time
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        return PRIORITIES[self.job.priority], self.job.submitted, self.job.key
+
+
+class Engine:
+    """The queue: turns requests into runs, first come first served, what people wait for before sweeps."""
+
+    def __init__(self, store: Store, pool: Pool, runner: str = RUNNER) -> None:
+        self.store = store
+        self.pool = pool
+        self.runner = runner
+        self.runs: dict[str, _Run] = {}
+        self._requests: dict[str, dict[str, Any]] = {}  # path -> content
+        self._published: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._durations: dict[str, list[float]] = {}  # kind of job -> seconds
+        self._take_stock()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no job."""
+        return not self.runs
+
+    def step(self) -> None:
+        """Look at everything once: requests, ended runs, progress, free slots; then publish."""
+        self._read_requests()
+        for run in [run for run in self.runs.values() if run.handle is not None]:
+            self._follow(run)
+            self._collect(run)
+        self._fill_slots()
+        self._estimate()
+        for run in self.runs.values():
+            self._publish(run.job)
+
+    def _take_stock(self) -> None:
+        """Learn durations from finished jobs, and close those that an earlier engine left and nobody wants."""
+        for path in self.store.list_json("jobs"):
+            state = self.store.get_json(path)
+            if state is None:
+                continue
+            job = _job(state)
+            if job.status == "done":
+                self._learn(job)
+            elif not job.over and not self.store.list_json(f"requests/{job.key}"):
+                job.status, job.ended, job.position, job.eta_seconds = "cancelled", time.time(), None, None
+                self._publish(job)
+
+    def _read_requests(self) -> None:
+        """Bring the runs in line with the request files."""
+        wanted: dict[str, list[str]] = {}
+        known, self._requests = self._requests, {}
+        for path in self.store.list_json("requests"):
+            content = known.get(path) or self._read_request(path)
+            if content is not None:
+                self._requests[path] = content
+                wanted.setdefault(path.split("/")[1], []).append(path)
+        for key, run in list(self.runs.items()):
+            if key not in wanted:
+                self._withdraw(run)
+        for key, requests in wanted.items():
+            run = self.runs.get(key) or self._open(key, requests)
+            if not run.cancelling:  # else they ask anew: once this run has stopped, they get their own
+                contents = [self._requests[path] for path in requests]
+                run.requests = requests
+                run.job.requesters = [content["requester"] for content in contents]
+                run.job.priority = min((content["priority"] for content in contents), key=PRIORITIES.__getitem__)
+
+    def _read_request(self, path: str) -> dict[str, Any] | None:
+        """A request file; one that cannot be understood is removed."""
+        content = self.store.get_json(path)
+        try:
+            if content is not None:
+                Experiment.model_validate(content["experiment"])
+                if content["priority"] in PRIORITIES and isinstance(content["time"], int | float):
+                    return {**content, "stage": str(content["stage"]), "requester": str(content["requester"])}
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("a request that cannot be understood: %s: %s", path, error)
+        self.store.delete(path)
+        return None
+
+    def _open(self, key: str, requests: Sequence[str]) -> _Run:
+        """A run for a newly wanted job. An interrupted one keeps its count of attempts, and any its history."""
+        first = min((self._requests[path] for path in requests), key=lambda content: content["time"])
+        job = Job(key, first["stage"], first["experiment"], submitted=first["time"])
+        run = _Run(job, secrets.token_hex(8), list(requests), first.get("pinned", True))
+        former = self.store.get_json(f"jobs/{key}.json")
+        if former is not None and not _job(former).over:
+            run.attempts_before = job.attempt = int(former["attempt"])
+        progress = self.store.get_json(f"progress/{key}.json")
+        if progress is not None:
+            self.store.put_json(f"progress/{key}.json", {**progress, "starts": []})
+        self.runs[key] = run
+        return run
+
+    def _withdraw(self, run: _Run) -> None:
+        """Nobody wants it any more."""
+        if run.handle is None:
+            self._end(run, "cancelled")
+        elif not run.cancelling:
+            run.cancelling, run.requests = True, []
+            run.job.step = "stopping"
+            self.store.put_json(f"cancel/{run.run}.json", {"key": run.job.key})
+
+    def _follow(self, run: _Run) -> None:
+        """Take over what the worker has told; end a run that does not get further however often it starts."""
+        progress = self.store.get_json(f"progress/{run.job.key}.json")
+        if progress is None:
+            return
+        job = run.job
+        if not run.cancelling:
+            job.step = progress.get("step") or job.step
+        job.fraction, job.epoch, job.epochs = (progress.get(name) for name in ("fraction", "epoch", "epochs"))
+        job.attempt = run.attempts_before + len(progress["starts"])
+        if job.step != run.step_began[0]:
+            run.step_began = (job.step, time.time(), job.fraction or 0.0)
+        reason = hopeless(progress["starts"])
+        if reason is not None:
+            self.store.put_json(f"cancel/{run.run}.json", {"key": job.key})  # it has just been started once more
+            self._end(run, "failed", reason)
+
+    def _collect(self, run: _Run) -> None:
+        """Deal with a run that has ended."""
+        if run.handle is None:
+            return
+        outcome = self.pool.outcome(run.handle)
+        if outcome is None:
+            return
+        status = outcome["status"]
+        if status == "died" or (status == "cancelled" and not run.cancelling):
+            self._again(run)
+        elif status == "cancelled":
+            self._end(run, "cancelled")
+        else:
+            self._end(run, status, outcome.get("error"), outcome.get("details"))
+
+    def _again(self, run: _Run) -> None:
+        """Dask has given the run up, or its worker thought itself alone: submit it again, from its last checkpoint."""
+        self.pool.release(run.handle)
+        run.handle = None
+        run.losses += 1
+        if run.cancelling:
+            self._end(run, "cancelled")
+        elif run.losses >= STARTS:
+            self._end(run, "failed", f"The cluster has lost this run {run.losses} times; see the engine's log.")
+        else:
+            run.job.status, run.job.step = "queued", "starting again after its worker died"
+
+    def _fill_slots(self) -> None:
+        """Start queued runs, as many as can run."""
+        free = self.pool.slots() - sum(run.handle is not None for run in self.runs.values())
+        for run in sorted((run for run in self.runs.values() if run.handle is None), key=lambda run: run.order):
+            if free <= 0:
+                break
+            if run.pinned and self.store.find(run.job.stage, run.job.key) is not None:  # computed meanwhile
+                self._end(run, "done")
+            else:
+                free -= 1
+                self._start(run)
+
+    def _start(self, run: _Run) -> None:
+        job, below = run.job, self.store.below
+        name = f"{job.stage}-{job.key[:12]}-{run.run}-{run.losses}"  # new for each try: Dask remembers old names
+        content = json.dumps(job.experiment)
+        where = (self.store.url, below.url if below is not None else None)
+        run.handle = self.pool.start(name, *where, self.runner, job.stage, job.key, content, run.run)
+        job.status, job.position, job.step = "running", 0, "starting"
+        job.started = job.started or time.time()
+        log.info("started %s %s for %s", job.stage, job.key[:12], ", ".join(job.requesters))
+
+    def _end(self, run: _Run, status: Status, error: str | None = None, details: str | None = None) -> None:
+        """Close a job. Its requests go first: what is asked from now on is a new job."""
+        job = run.job
+        if run.handle is not None:
+            self.pool.release(run.handle)
+            run.handle = None
+        for path in run.requests:
+            self.store.delete(path)
+            self._requests.pop(path, None)
+        if status != "failed":
+            self.store.delete(f"cancel/{run.run}.json")
+        job.status, job.error, job.details, job.ended = status, error, details, time.time()
+        job.position = job.eta_seconds = job.fraction = None
+        job.step = {"failed": f"failed while {job.step}" if job.started else "failed"}.get(status, status)
+        if status == "done":
+            self._learn(job)
+        self._publish(job)
+        self._published.pop(job.key, None)
+        del self.runs[job.key]
+        log.info("%s %s %s%s", job.stage, job.key[:12], status, f": {error}" if error else "")
+
+    def _learn(self, job: Job) -> None:
+        """Remember how long an unbroken job took."""
+        if job.started is not None and job.ended is not None and job.attempt == 1:
+            self._durations.setdefault(kind(job), []).append(job.ended - job.started)
+
+    def _estimate(self) -> None:
+        """Positions in the queue, and seconds until each job is done."""
+        now = time.time()
+        usual = {key: self._usual(run.job) for key, run in self.runs.items()}
+        ends: list[float] = []  # when the slots come free; infinite when nobody knows
+        for key, run in self.runs.items():
+            if run.handle is not None:
+                run.job.eta_seconds = remaining(run.job, usual[key], run.step_began, now)
+                ends.append(float("inf") if run.job.eta_seconds is None else run.job.eta_seconds)
+        ends += [0.0] * (self.pool.slots() - len(ends))
+        heapq.heapify(ends)
+        queued = sorted((run for run in self.runs.values() if run.handle is None), key=lambda run: run.order)
+        for position, run in enumerate(queued, start=1):
+            run.job.position = position
+            length = usual[run.job.key]
+            end = (heapq.heappop(ends) if ends else float("inf")) + (float("inf") if length is None else length)
+            heapq.heappush(ends, end)
+            run.job.eta_seconds = None if end == float("inf") else round(end)
+
+    def _usual(self, job: Job) -> float | None:
+        """Median seconds of the last jobs of this kind."""
+        past = self._durations.get(kind(job))
+        return statistics.median(past[-5:]) if past else None
+
+    def _publish(self, job: Job) -> None:
+        """Write the job's state if it has changed; a new estimate alone at most once a second."""
+        content = asdict(job)
+        when, former = self._published.get(job.key, (0.0, {}))
+        if content == former:
+            return
+        now = time.monotonic()
+        if now - when < 1.0 and content == {**former, "eta_seconds": content["eta_seconds"]}:
+            return
+        self.store.put_json(f"jobs/{job.key}.json", content)
+        self._published[job.key] = (now, content)
+
+
+def hopeless(starts: Sequence[int]) -> str | None:
+    """Why a run is given up, from how far it had come at each start (a count that grows with epochs and steps)."""
+    stalls = 0
+    for before, after in itertools.pairwise(starts):
+        stalls = stalls + 1 if after == before else 0
+    if stalls >= STALLS:
+        return (
+            f"The worker died {stalls} times in a row without getting further, probably for lack of memory; "
+            "try fewer images, a smaller batch or a smaller model."
+        )
+    if len(starts) > STARTS:
+        return f"The worker died {len(starts) - 1} times; see the engine's log."
+    return None
+
+
+def kind(job: Job) -> str:
+    """What jobs must share for one's duration to say something about another's."""
+    e = job.experiment
+    data, train = e.get("data", {}), e.get("train", {})
+    parts = [job.stage, data.get("source"), data.get("image_size"), e.get("split"), e.get("model")]
+    parts += [train.get("epochs"), train.get("batch_size"), train.get("threads"), e.get("defense", {}).get("name")]
+    return json.dumps(parts, sort_keys=True)
+
+
+def remaining(job: Job, usual: float | None, step_began: tuple[str, float, float], now: float) -> float | None:
+    """Seconds until a running job is done: what such jobs usually take, less what has passed. Failing that, what the
+    current step still needs at its speed so far; None when that is not known either.
+    """
+    if usual is not None and job.started is not None and job.attempt <= 1 and now - job.started < usual:
+        return round(usual - (now - job.started))
+    _, began, first = step_began
+    done = (job.fraction or 0.0) - first
+    if done < 0.02 or job.fraction is None:
+        return None
+    return round((now - began) * (1.0 - job.fraction) / done)
+
+
+class DaskPool:
+    """A local cluster that this process owns, or, with TIER_SCHEDULER set, the cluster behind that address.
+
+    The local one listens on 127.0.0.1 only, encrypts with keys of its own, and serves no HTTP. A worker runs one job at
+    a time with `threads` threads; one that dies is replaced by Dask, which then starts its run again.
+    """
+
+    def __init__(self, threads: int = 2, workers: int | None = None) -> None:
+        import dask
+        import distributed
+
+        logging.getLogger("distributed").setLevel(logging.WARNING)  # importing it has set INFO
+        self.scheduler = os.environ.get("TIER_SCHEDULER")
+        self.threads = threads
+        self._cluster: Any = None
+        self._workers = workers or max(1, environment.cores() // threads)
+        self._counted = (float("-inf"), 0)
+        self._manned = time.monotonic()  # when a worker was seen last
+        if self.scheduler:
+            self._client = distributed.Client(self.scheduler, set_as_default=False, name="tier-engine")
+            return
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ[name] = str(threads)  # for the workers, which read it when they load numpy and torch
+        dask.config.set(
+            {
+                "distributed.scheduler.allowed-failures": STARTS,  # we count the starts ourselves and give up earlier
+                # Default: 15 s after a worker's death Dask looks once, and if another death happens to be under repair
+                # just then, it closes the supervisor for good and no worker ever comes back.
+                "distributed.deploy.lost-worker-timeout": 1e9,
+                "distributed.scheduler.http.routes": [],
+                "distributed.worker.http.routes": [],
+                "distributed.worker.profile.enabled": False,  # it would interrupt training a hundred times a second
+            }
+        )
+        self._folder = tempfile.mkdtemp(prefix="tier-engine-")
+        self._cluster = distributed.LocalCluster(
+            n_workers=self._workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            protocol="tls://",
+            security=distributed.Security.temporary(),
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # closed below; else it would be port 8787
+            memory_limit=0,  # else Dask pauses a worker that is 80 % full, and the job with it
+            local_directory=self._folder,
+            preload=["tier.engine"],
+        )
+        self._cluster.loop.add_callback(self._cluster.scheduler.http_server.stop)
+        self._client = distributed.Client(self._cluster, set_as_default=False)
+
+    def slots(self) -> int:
+        """One per worker thread; at least one, so that a cluster that grows on demand gets something to do."""
+        return self._workers if self._cluster is not None else max(1, self._threads())
+
+    def healthy(self) -> bool:
+        """False when a cluster of our own had no worker for a minute: it is beyond repair, a new engine is not."""
+        now = time.monotonic()
+        if self._cluster is None or self._threads() > 0:
+            self._manned = now
+        if now - self._manned > UNMANNED:
+            log.error("no worker has come back for %g seconds", UNMANNED)
+            return False
+        return True
+
+    def _threads(self) -> int:
+        """Worker threads in the cluster, counted every few seconds."""
+        if time.monotonic() - self._counted[0] > 5.0:
+            self._counted = (time.monotonic(), sum(self._client.nthreads().values()))
+        return self._counted[1]
+
+    def start(self, name: str, *arguments: str | None) -> Any:
+        return self._client.submit(run_job, *arguments, key=name, pure=False)
+
+    def outcome(self, handle: Any) -> dict[str, Any] | None:
+        if handle.status == "pending":
+            return None
+        if handle.status == "finished":
+            try:
+                outcome: dict[str, Any] = json.loads(handle.result(timeout=10))
+            except (TimeoutError, OSError):  # the worker died with the answer; Dask asks again
+                return None
+            return outcome
+        if handle.status == "error":
+            log.warning("%s: %s", handle.key, handle.exception(timeout=10))
+        return {"status": "died"}
+
+    def release(self, handle: Any) -> None:
+        handle.cancel()
+        handle.release()
+
+    def close(self) -> None:
+        """Stop the workers, whatever they are doing."""
+        self._client.close(timeout=2)
+        if self._cluster is None:
+            return
+        for nanny in self._cluster.workers.values():
+            nanny.close_gracefully("the engine stops")  # else it would replace the worker that is killed now
+            _kill(nanny.pid)
+        try:
+            self._cluster.close(timeout=5)
+        except TimeoutError:
+            log.warning("the cluster does not close in time")  # its processes end with this one
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _kill(pid: int | None) -> None:
+    """Kill a process and what it has started."""
+    import psutil
+
+    if pid is None:
+        return
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for each in [*process.children(recursive=True), process]:
+            each.kill()
+
+
+class _Clients:
+    """Which clients are alive, told by whether their heartbeat files still change: no two clocks are compared."""
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._seen: dict[str, tuple[object, float]] = {}
+        self._last = time.monotonic()
+
+    def gone(self) -> bool:
+        """Whether no client has been alive for the time-out."""
+        now = time.monotonic()
+        for path, stamp in self._store.stamps("clients").items():
+            if path not in self._seen or self._seen[path][0] != stamp:
+                self._seen[path] = (stamp, now)
+                self._last = now
+            elif now - self._seen[path][1] > 10 * self._timeout:
+                self._store.delete(path)
+                del self._seen[path]
+        return now - self._last > self._timeout
+
+
+def serve(
+    engine: Engine,
+    alive: Callable[[], bool],
+    clients: _Clients | None,
+    idle_timeout: float = IDLE_TIMEOUT,
+    poll: float = 0.25,
+) -> str:
+    """Work until `alive` says no, no client is left (unless `clients` is None), or there was no job for `idle_timeout`
+    seconds. Returns why.
+    """
+    busy = time.monotonic()
+    while alive():
+        began = time.monotonic()
+        try:
+            engine.step()
+            if clients is not None and clients.gone():
+                return "no client is left"
+        except (OSError, StoreError) as error:  # a store that cannot be reached for a moment
+            log.warning("the store does not answer: %s", error)
+        if not engine.idle:
+            busy = time.monotonic()
+        elif time.monotonic() - busy > idle_timeout:
+            return f"nothing to do for {idle_timeout:g} seconds"
+        time.sleep(max(0.0, poll - (time.monotonic() - began)))
+    return "told to stop, or the lease or the workers were lost"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the engine of a store; the command `python -m tier engine`. Returns at once when another serves it."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    store = _store(options.store, options.below)
+    lease = store.lease(LEASE, ENGINE_LEASE)
+    if lease is None:
+        log.info("another engine serves %s", store.url)
+        return 0
+    stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+    with lease:
+        pool = DaskPool(options.threads, options.workers)
+        try:
+            about = {"pid": os.getpid(), "started": time.time(), "workers": pool.slots(), "threads": pool.threads}
+            store.put_json("engine.json", about | {"scheduler": pool.scheduler, "environment": environment.snapshot()})
+            log.info("serving %s with %d workers", store.url, pool.slots())
+            clients = None if options.stay else _Clients(store, options.clients)
+
+            def alive() -> bool:
+                # the lease is late after the machine was asleep, and then still ours if nobody has taken it
+                return not stop.is_set() and (lease.held or lease.renew()) and pool.healthy()
+
+            idle = float("inf") if options.stay else options.idle
+            why = serve(Engine(store, pool, options.runner), alive, clients, idle, 0.25 if store.local else 1.0)
+            log.info("stopping: %s", why)
+        finally:
+            pool.close()
+    log.info("stopped")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tier engine", description="Compute what is asked for in a store.")
+    parser.add_argument("--store", required=True, help="the store's path or URL")
+    parser.add_argument("--below", help="a read-only store that is looked up first")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads per job (2)")
+    parser.add_argument("--workers", type=int, help="jobs at a time (cores / threads)")
+    parser.add_argument("--stay", action="store_true", help="do not exit when idle or without clients")
+    parser.add_argument("--idle", type=float, default=IDLE_TIMEOUT, help="exit after so many seconds without a job")
+    parser.add_argument(
+        "--clients", type=float, default=CLIENT_TIMEOUT, help="exit so many seconds after the last client"
+    )
+    parser.add_argument("--runner", default=RUNNER, help="module that defines the stages")
+    return parser
+
+
+def _store(url: str, below: str | None) -> Store:
+    return Store(url, below=None if below is None else Store(below, read_only=True))
+
+
+def _request(key: str, requester: str) -> str:
+    """The path of a request; requesters may have any name."""
+    return f"requests/{key}/{hashlib.sha256(requester.encode()).hexdigest()[:16]}.json"
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".json")
+
+
+def _job(state: Mapping[str, Any]) -> Job:
+    """A job from its file; fields of another version are ignored."""
+    known = {item.name for item in fields(Job)}
+    return Job(**{name: value for name, value in state.items() if name in known})
+
+
+def _job_order(job: Job) -> tuple[int, float]:
+    if job.over:
+        return 2, -(job.ended or 0.0)
+    if job.status == "running":
+        return 0, job.started or 0.0
+    return 1, job.position if job.position is not None else job.submitted
+
+
+if __name__ == "__main__":
+    # Functions must belong to the module that workers import, not to __main__.
+    from tier.engine import main as _main
+
+    sys.exit(_main())

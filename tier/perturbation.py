@@ -1,0 +1,97 @@
+"""Order pixels and replace them: the one place that masks, for training, trajectories and the KL profile."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tier.config import Fill
+
+
+def removed(level: float, pixels: int) -> int:
+    """How many pixels a level removes: none at 0, else `max(1, round(level * pixels))` (SPEC, notation).
+
+    Raises ValueError unless 0 <= level <= 1.
+    """
+    if not 0.0 <= level <= 1.0:
+        raise ValueError(f"a level is a fraction of the pixels between 0 and 1, not {level}")
+    return max(1, round(level * pixels)) if level > 0 else 0
+
+
+def ranks(importance: Tensor, descending: bool = True) -> Tensor:
+    """The place of each pixel in the removal order, `(B, H, W)` -> `(B, H*W)` int64; ties go by pixel index.
+
+    NaN importance is refused with ValueError: such a map has no order.
+    """
+    flat = importance.flatten(1)  # (B, P)
+    if bool(torch.isnan(flat).any()):
+        raise ValueError("the importance map holds NaN: the explainer failed on this batch (did the model diverge?)")
+    order = torch.sort(flat, dim=1, descending=descending, stable=True).indices
+    places = torch.arange(flat.shape[1], device=flat.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)
+
+
+def fill_value(x: Tensor, fill: Fill) -> Tensor:
+    """What replaces a pixel: the image's own mean per channel `(B, C, 1, 1)`, its scalar mean, or zero."""
+    if fill == "channel_mean":
+        return x.mean((2, 3), keepdim=True)
+    if fill == "scalar_mean":
+        return x.mean((1, 2, 3), keepdim=True)
+    return x.new_zeros(())
+
+
+def mask_levels(x: Tensor, places: Tensor, levels: Sequence[float], fill: Fill) -> Tensor:
+    """The images with the first pixels of the order replaced, `(L, B, C, H, W)` for L levels.
+
+    `x` is `(B, C, H, W)`, `places` the ranks `(B, H*W)`. All channels of a pixel go together.
+    """
+    batch, _, height, width = x.shape
+    counts = torch.tensor([removed(level, height * width) for level in levels], device=x.device)
+    gone = places.view(1, batch, 1, height, width) < counts.view(-1, 1, 1, 1, 1)  # (L, B, 1, H, W)
+    return torch.where(gone, fill_value(x, fill), x)
+
+
+Operator = Callable[[Tensor, Tensor], Tensor]
+"""`(x (B, C, H, W), gone (B, H, W) bool) -> x with the pixels that are gone replaced`."""
+
+
+def _mean(x: Tensor, gone: Tensor) -> Tensor:
+    return torch.where(gone.unsqueeze(1), fill_value(x, "channel_mean"), x)
+
+
+def _zero(x: Tensor, gone: Tensor) -> Tensor:
+    return torch.where(gone.unsqueeze(1), fill_value(x, "zero"), x)
+
+
+OPERATORS: dict[str, Operator] = {"mean": _mean, "zero": _zero}
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Local total variation scaled to a largest value of 1 per image, `(B, C, H, W)` in [0, 1] -> `(B, H, W)`.
+
+    Sum over the 8 neighbours of |neighbour - pixel|, mean over channels, divided by its maximum (SPEC 5); neighbours
+    outside the image do not count; a constant image has zero everywhere.
+    """
+    total = torch.zeros_like(x)
+    height, width = x.shape[-2:]
+    for down in (-1, 0, 1):
+        for right in (-1, 0, 1):
+            if (down, right) == (0, 0):
+                continue
+            here = (..., slice(max(0, -down), height - max(0, down)), slice(max(0, -right), width - max(0, right)))
+            there = (..., slice(max(0, down), height - max(0, -down)), slice(max(0, right), width - max(0, -right)))
+            total[here] += (x[there] - x[here]).abs()
+    local = total.mean(1)  # (B, H, W)
+    peak = local.amax((1, 2), keepdim=True)
+    return local / torch.where(peak > 0, peak, torch.ones_like(peak))
+
+
+def removal_importance(attribution: Tensor, x: Tensor, alpha: float, sign: str) -> Tensor:
+    """The attack's order I = g - alpha * TV (eq. 1), `(B, H, W)`; g is scaled to max |g| = 1 per image.
+
+    `sign` is `signed` or `absolute`. MoRF removes the largest first, LeRF the smallest.
+    """
+    scaled = attribution.abs() if sign == "absolute" else attribution
+    peak = scaled.abs().amax((1, 2), keepdim=True)
+    scaled = scaled / torch.where(peak > 0, peak, torch.ones_like(peak))
+    return scaled - alpha * total_variation(x) if alpha else scaled

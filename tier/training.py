@@ -1,0 +1,269 @@
+"""The one training loop: any defense, checkpoints, exact resume, per-epoch events, cancellation within a batch.
+
+All randomness of an epoch comes from generators seeded by (seed, epoch), so a resumed run is the unbroken run.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn, optim
+
+from tier import config, defenses, models
+from tier.context import Cancelled
+from tier.defenses.augmentation import augment
+from tier.metrics import auc, balanced_accuracy, top_k_accuracy
+from tier.runtime import as_pixels, autocast, device, generator, session
+
+MONITOR = 500  # members and non-members whose accuracy and leak are measured after every epoch
+
+
+class Diverged(ValueError):
+    """The loss stopped being finite; the last good checkpoint stays. The message says what to change."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Members to train on and non-members to test on: uint8 images `(N, 3, H, W)`, labels `(N,)`, class count."""
+
+    members: Tensor
+    member_labels: Tensor
+    nonmembers: Tensor
+    nonmember_labels: Tensor
+    classes: int
+
+
+@dataclass
+class State:
+    """What a checkpoint holds: weights, optimizer tensors, events of the finished epochs."""
+
+    model: nn.Module
+    optimizer: optim.Optimizer
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are finished."""
+        return len(self.events)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Everything that resuming needs, as named arrays (safetensors holds them)."""
+        named = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for index, slots in self.optimizer.state_dict()["state"].items():
+            named |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in slots.items()}
+        return {name: value.detach().cpu().numpy().copy() for name, value in named.items()}
+
+    def load(self, arrays: dict[str, NDArray[Any]], events: list[dict[str, Any]]) -> None:
+        """Continue from a checkpoint's arrays and events."""
+        self.model.load_state_dict(
+            {name.removeprefix("model."): torch.from_numpy(a.copy()) for name, a in arrays.items() if name[0] == "m"}
+        )
+        state = self.optimizer.state_dict()
+        state["state"] = {}
+        for name, array in arrays.items():
+            if name.startswith("optimizer."):
+                _, index, slot = name.split(".")
+                state["state"].setdefault(int(index), {})[slot] = torch.from_numpy(array.copy())
+        self.optimizer.load_state_dict(state)
+        self.events = [dict(event) for event in events]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop tells and asks: an event per epoch, a checkpoint per epoch, whether to stop, batch by batch."""
+
+    event: Callable[[dict[str, Any]], None] = lambda event: None
+    checkpoint: Callable[[State], None] = lambda state: None
+    cancelled: Callable[[], bool] = lambda: False
+
+
+def start(problem: Problem, model: config.Model, train: config.Train) -> State:
+    """A fresh model, normalised by its members' own pixels, and its optimizer."""
+    pixels = problem.members.float().div(255)
+    net = models.build(
+        model, problem.classes, pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3), train.seed
+    )
+    net = net.to(device()).to(memory_format=torch.channels_last)
+    return State(net, _optimizer(net, train))
+
+
+def fit(
+    problem: Problem,
+    state: State,
+    defense: defenses.Defense,
+    settings: config.Train,
+    hooks: Hooks = Hooks(),
+    until: int | None = None,
+) -> State:
+    """Train `state` to epoch `until` (all epochs by default), from wherever it is.
+
+    Raises Cancelled within one batch of being asked to stop, and Diverged when the loss is no longer finite.
+    """
+    with session(settings.threads):
+        where = device()
+        images, labels = problem.members.to(where), problem.member_labels.to(where)
+        model, optimizer, _ = defense.prepare(state.model, state.optimizer, problem)
+        while state.epoch < (settings.epochs if until is None else until) and not defense.should_stop(state.events):
+            began = time.perf_counter()
+            terms = _epoch(images, labels, model, optimizer, defense, settings, state.epoch, hooks)
+            seconds = time.perf_counter() - began
+            event = {"epoch": state.epoch + 1, **terms, **monitor(model, problem), "seconds": seconds}
+            state.events.append(event)
+            hooks.event(event)
+            hooks.checkpoint(state)
+    return state
+
+
+def _epoch(
+    images: Tensor,
+    labels: Tensor,
+    model: nn.Module,
+    optimizer: optim.Optimizer,
+    defense: defenses.Defense,
+    settings: config.Train,
+    epoch: int,
+    hooks: Hooks,
+) -> dict[str, float | None]:
+    """One pass over the members; returns the mean of each loss term, None for a term that did not act."""
+    model.train()
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    noise = generator("augmentation", settings.seed, epoch)
+    batches = _batches(len(images), settings.batch_size, generator("order", settings.seed, epoch))
+    sums: dict[str, float] = {}
+    for number, index in enumerate(batches):
+        if hooks.cancelled():
+            raise Cancelled(f"stopped in epoch {epoch + 1}, batch {number + 1}")
+        rate = learning_rate(settings, epoch * len(batches) + number, settings.epochs * len(batches))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        chosen = index.to(images.device)
+        x = as_pixels(images[chosen])
+        if defense.augmentation is not None:
+            x = as_pixels(augment(x, defense.augmentation, noise))
+        with autocast(settings.precision, images.device):
+            terms = defense.loss(model, x, labels[chosen], epoch)
+        values = {name: float(term.detach()) for name, term in terms.items()}
+        if not math.isfinite(values["loss"]):
+            raise Diverged(_advice(values, settings, epoch, number))
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(terms["loss"], inputs=weights)
+        if settings.gradient_clip is not None:
+            nn.utils.clip_grad_norm_(weights, settings.gradient_clip)
+        optimizer.step()
+        for name, value in values.items():
+            sums[name] = sums.get(name, 0.0) + value * len(index)
+    return {name: sums[name] / len(images) if name in sums else None for name in ("loss", "ce", "kl", "var")}
+
+
+def _batches(count: int, size: int, draw: torch.Generator) -> list[Tensor]:
+    """A shuffled pass in batches; a last batch of one joins its neighbour, since BatchNorm cannot train on one."""
+    if count < 2:
+        raise ValueError("training needs at least two images: BatchNorm has no variance over one")
+    batches = list(torch.randperm(count, generator=draw).split(max(size, 2)))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def learning_rate(settings: config.Train, step: int, steps: int) -> float:
+    """The rate at a step: constant, half a cosine to 0, or one cycle (Smith 2018: 30 % up from 1/25, down to 4e-6)."""
+    peak = settings.learning_rate
+    if settings.schedule == "constant":
+        return peak
+    if settings.schedule == "cosine":
+        return _anneal(peak, 0.0, step / steps)
+    rise = 0.3 * steps - 1
+    if step <= rise:
+        return _anneal(peak / 25, peak, step / rise)
+    return _anneal(peak, peak / 25e4, min(1.0, (step - rise) / max(1.0, steps - 1 - rise)))
+
+
+def _anneal(first: float, last: float, fraction: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * fraction)) / 2
+
+
+def _optimizer(model: nn.Module, settings: config.Train) -> optim.Optimizer:
+    weights, rate = list(model.parameters()), settings.learning_rate
+    if settings.optimizer == "sgd":
+        return optim.SGD(
+            weights,
+            rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            nesterov=settings.momentum > 0,
+        )
+    return optim.AdamW(weights, rate, weight_decay=settings.weight_decay)
+
+
+def _advice(values: dict[str, float], settings: config.Train, epoch: int, batch: int) -> str:
+    bad = ", ".join(f"{name} {value}" for name, value in values.items() if not math.isfinite(value))
+    cures = [f"a train.learning_rate below {settings.learning_rate}"]
+    if settings.gradient_clip is None:
+        cures.append("train.gradient_clip = 1")
+    if "var" in values:
+        cures.append("a smaller defense.tier.lambda or beta, or defense.tier.confidence = probability")
+    return (
+        f"training diverged in epoch {epoch + 1}, batch {batch + 1} ({bad}); the last checkpoint is kept. "
+        f"Try {'; or '.join(cures)}."
+    )
+
+
+def predict(model: nn.Module, images: Tensor, batch_size: int = 500) -> Tensor:
+    """Logits `(N, K)` float32 on the CPU of uint8 images, in evaluation mode; the model's mode comes back."""
+    was_training, where = model.training, next(model.parameters()).device
+    model.eval()
+    try:
+        with torch.inference_mode():
+            parts = [model(as_pixels(part.to(where))).float().cpu() for part in images.split(batch_size)]
+    finally:
+        model.train(was_training)
+    return torch.cat(parts)
+
+
+def monitor(model: nn.Module, problem: Problem) -> dict[str, float]:
+    """Accuracy and the two simplest attacks on the first MONITOR members and non-members."""
+    figures = evaluate(model, problem, MONITOR)
+    return {name: figures[name] for name in ("train_accuracy", "test_accuracy", "gap_balanced_accuracy", "loss_auc")}
+
+
+def evaluate(model: nn.Module, problem: Problem, limit: int | None = None) -> dict[str, Any]:
+    """Utility and the gap and loss attacks, on the first `limit` images of each group or on all."""
+    logits = predict(model, problem.members[:limit]), predict(model, problem.nonmembers[:limit])
+    labels = problem.member_labels[:limit], problem.nonmember_labels[:limit]
+    losses = [sample_losses(a, b).numpy() for a, b in zip(logits, labels, strict=True)]
+    right = [(a.argmax(1) == b).numpy() for a, b in zip(logits, labels, strict=True)]
+    return {
+        "train_accuracy": float(right[0].mean()),
+        "test_accuracy": float(right[1].mean()),
+        "test_top5": top_k_accuracy(logits[1].numpy(), labels[1].numpy()),
+        "test_loss": float(losses[1].mean()),
+        "gap_balanced_accuracy": balanced_accuracy(right[0] * 2.0 - 1, right[1] * 2.0 - 1),
+        "loss_auc": auc(-losses[0], -losses[1]),
+    }
+
+
+def sample_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each image in float64, `(N, K)`, `(N,)` -> `(N,)`."""
+    return F.cross_entropy(logits.double(), labels, reduction="none")
+
+
+def sample_table(model: nn.Module, problem: Problem) -> dict[str, NDArray[Any]]:
+    """Per image, members first: member, label, predicted, loss, log_confidence, in_top5."""
+    logits = torch.cat([predict(model, problem.members), predict(model, problem.nonmembers)])
+    labels = torch.cat([problem.member_labels, problem.nonmember_labels])
+    loss = sample_losses(logits, labels).numpy()
+    own = logits.gather(1, labels.unsqueeze(1))
+    return {
+        "member": np.arange(len(labels)) < len(problem.members),
+        "label": labels.numpy(),
+        "predicted": logits.argmax(1).numpy(),
+        "loss": loss,
+        "log_confidence": -loss,
+        "in_top5": ((logits > own).sum(1) < 5).numpy(),
+    }
