@@ -313,10 +313,11 @@ def _overall(job: Job) -> float:
 
 
 def _progress_text(job: Job) -> str:
-    parts = [f":material/sync: **{state.plain(job.step, 200).capitalize()}.**"]
+    step = state.plain(job.step, 200)
+    parts = [f":material/sync: **{step[:1].upper()}{step[1:]}.**"]
     if job.status == "queued":
         place = f" Number {job.position} in the queue." if job.position else ""
-        parts = [f":material/schedule: **{state.plain(job.step, 200).capitalize()}.**{place}"]
+        parts = [f":material/schedule: **{step[:1].upper()}{step[1:]}.**{place}"]
     elif job.epoch and job.epochs:
         parts.append(f"Epoch {job.epoch} of {job.epochs}.")
     if job.eta_seconds is not None:

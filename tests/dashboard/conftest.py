@@ -12,37 +12,25 @@ from dashboard import loaders
 from tests.dashboard import synthetic
 from tests.dashboard.engines import FakeEngine
 from tier import presets
-from tier.config import Data, Experiment, Tier, Train
 from tier.presets import Preset
 from tier.store import Store
 
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 PAGES = ("overview", "trajectories", "divergence", "train", "runs")
 
-if "signs" not in presets.PRESETS:
-    presets.register(
-        presets.Preset(
-            name="signs",
-            title="Procedural traffic signs, 24 classes",
-            why="x",
-            experiment=Experiment(data=Data(fingerprint="0" * 64), train=Train(epochs=30)),
-            defenses=presets._defenses(Tier()),
-        )
-    )
-
 Open = Callable[..., AppTest]
 
 
 @pytest.fixture(scope="session")
-def preset() -> Preset:
-    return presets.get("signs")
+def full_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("full")
+    synthetic.fill(Store(root), presets.get("signs"))
+    return root
 
 
 @pytest.fixture(scope="session")
-def full_store(tmp_path_factory: pytest.TempPathFactory, preset: Preset) -> Path:
-    root = tmp_path_factory.mktemp("full")
-    synthetic.fill(Store(root), preset)
-    return root
+def preset(full_store: Path) -> Preset:
+    return synthetic.pinned(Store(full_store), presets.get("signs"))
 
 
 @pytest.fixture

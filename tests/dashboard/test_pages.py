@@ -65,7 +65,6 @@ def test_no_page_loads_torch(full_store: Path) -> None:
 import sys
 from streamlit.testing.v1 import AppTest
 import dashboard.loaders as loaders
-import tests.dashboard.conftest
 from tests.dashboard.engines import FakeEngine
 loaders.engine = lambda: FakeEngine()
 test = AppTest.from_file({str(APP)!r}, default_timeout=60).run()

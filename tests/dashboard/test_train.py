@@ -50,12 +50,12 @@ def test_a_running_point_shows_live_curves_time_left_and_cancel(
 ) -> None:
     engine.events = events(preset.run("tier_full")).head(7)
     engine.state = {
-        "status": "running", "position": 0, "step": "training", "epoch": 7, "epochs": 30,
+        "status": "running", "position": 0, "step": "training", "epoch": 7, "epochs": 40,
         "fraction": 0.23, "eta_seconds": 31.0,
     }  # fmt: skip
     test = open_page("train", full_store, free="true", lambda_free="4.5")
     test.form_submit_button[0].click().run()
-    assert "Epoch 7 of 30" in texts(test)
+    assert "Epoch 7 of 40" in texts(test)
     assert "31 s left" in texts(test)
     assert any("After epoch 7" in chart.alt for chart in charts(test))
     key = engine.jobs()[0].key
