@@ -366,6 +366,8 @@ class Reporter:
         state = store.get_json(self._path) or {}
         self.state: dict[str, Any] = {"starts": [], "advance": 0, "top": 0, "steps": [], "events": [], **state}
         self.state["starts"] = [*self.state["starts"], self.state["advance"]]
+        self.state["step"] = "starting" if len(self.state["starts"]) == 1 else "starting again after its worker died"
+        self.state["fraction"] = None
         self._write()
 
     def progress(self, event: Mapping[str, Any]) -> None:
@@ -373,7 +375,9 @@ class Reporter:
         state = self.state
         former = state.get("step")
         if "epoch" in event:
-            self._add_epoch(dict(event))
+            told_again = self._add_epoch(dict(event))
+            if told_again and event["epoch"] < state["epoch"]:
+                event = {"step": event.get("step", former), "fraction": state["fraction"]}
         for name in ("step", "epochs", "epoch"):
             if name in event:
                 state[name] = event[name]
@@ -404,16 +408,19 @@ class Reporter:
         if self._dirty:
             self._write()
 
-    def _add_epoch(self, event: dict[str, Any]) -> None:
-        """Put an epoch in its place. A resumed run tells its epochs again; one that differs makes later ones stale."""
+    def _add_epoch(self, event: dict[str, Any]) -> bool:
+        """Put an epoch in its place; True when it is known. A resumed run tells its epochs again, and one that differs
+        makes later ones stale.
+        """
         events = self.state["events"]
         epoch = event["epoch"]
-        if any(known["epoch"] == epoch and known == event for known in events):
-            return
+        if event in events:
+            return True
         self.state["events"] = [known for known in events if known["epoch"] < epoch] + [event]
         if epoch > self.state["top"]:
             self.state["top"] = epoch
             self.state["advance"] += 1
+        return False
 
     def _abandoned(self, now: float) -> bool:
         """Whether no engine was alive for a while: a worker of an outside cluster outlives the engine's death."""

@@ -1,0 +1,71 @@
+"""Stages for the engine's tests: epochs that only sleep, with a checkpoint after each.
+
+`data.source` names a behaviour: `ok`; `fail` raises ValueError; `bug` raises RuntimeError; `die` kills its worker in
+every attempt, before the first epoch is done; `suffer` kills it after each epoch but the last two; `unread` has no
+fingerprint. `train.learning_rate` is an epoch's length in seconds, `train.epochs` their number, and `train.seed` tells
+experiments apart.
+"""
+
+import json
+import os
+import signal
+import time
+
+import pandas as pd
+
+from tier.config import Experiment, stage_key
+from tier.context import Cancelled, Context
+from tier.store import Result, Store
+
+
+def pin(store: Store, experiment: Experiment) -> Experiment:
+    if experiment.data.source == "unread":
+        return experiment
+    return experiment.with_(data=experiment.data.model_copy(update={"fingerprint": "f"}))
+
+
+def key(stage: str, experiment: Experiment) -> str:
+    return stage_key(stage, 1, experiment.changed(), [], "f")
+
+
+def ensure(store: Store, stage: str, experiment: Experiment, context: Context) -> Result:
+    name = key(stage, experiment)
+    while (found := store.find(stage, name)) is None:
+        lease = store.lease(f"{stage}-{name}")
+        if lease is None:
+            time.sleep(0.05)
+            continue
+        with lease:
+            compute(store, stage, name, experiment, context)
+    return found
+
+
+def compute(store: Store, stage: str, name: str, experiment: Experiment, context: Context) -> None:
+    context.progress({"step": "preparing", "fraction": 0.0})
+    behaviour = experiment.data.source
+    if behaviour == "fail":
+        raise ValueError("the learning rate is too large; try 0.001")
+    if behaviour == "bug":
+        raise RuntimeError("shapes do not match")
+    epochs = experiment.train.epochs
+    done: list[int] = store.get_json(f"checkpoints/{name}.json") or []
+    for epoch in range(len(done) + 1, epochs + 1):
+        end = time.monotonic() + experiment.train.learning_rate
+        while time.monotonic() < end:
+            if context.cancelled():
+                raise Cancelled(f"stopped in epoch {epoch}")
+            if behaviour == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.01)
+        done.append(os.getpid())
+        store.put_json(f"checkpoints/{name}.json", done)
+        context.progress(
+            {"epoch": epoch, "epochs": epochs, "fraction": epoch / epochs, "step": "training", "loss": 1 / epoch}
+        )
+        if behaviour == "suffer" and epoch <= epochs - 2:
+            time.sleep(0.4)  # the event is on its way
+            context.cancelled()
+            os.kill(os.getpid(), signal.SIGKILL)
+    table = pd.DataFrame({"epoch": range(1, epochs + 1), "pid": done})
+    environ = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    store.write(stage, name, {"events.parquet": table}, {"metrics": {"environ": json.dumps(environ)}})

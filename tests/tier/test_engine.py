@@ -1,0 +1,723 @@
+"""The engine: one run per key however many ask, and nothing lost or left behind whoever is killed.
+
+The first half drives the queue with a pool that computes nothing; the second starts real engines, workers and clients.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.tier import engine_jobs
+from tier import engine
+from tier.config import Data, Experiment, Train
+from tier.context import Cancelled
+from tier.engine import Client, Engine, Job, Reporter, hopeless, kind, remaining, run_job
+from tier.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNNER = "tests.tier.engine_jobs"
+
+
+def experiment(source: str = "ok", seed: int = 0, epochs: int = 3, seconds: float = 0.05) -> Experiment:
+    return Experiment(data=Data(source=source), train=Train(seed=seed, epochs=epochs, learning_rate=seconds))
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    pytest.fail(f"{what} did not happen within {seconds} seconds")
+
+
+# ---- the queue, with a pool that computes nothing
+
+
+class StillPool:
+    """Runs nothing: the test says when a run ends, and how."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.count = slots
+        self.started: list[tuple[str, ...]] = []
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self.released: list[str] = []
+
+    def slots(self) -> int:
+        return self.count
+
+    def start(self, name: str, *arguments: str | None) -> str:
+        self.started.append((name, *map(str, arguments)))
+        return name
+
+    def outcome(self, handle: str) -> dict[str, Any] | None:
+        return self.outcomes.get(handle)
+
+    def release(self, handle: str) -> None:
+        self.released.append(handle)
+
+    @property
+    def last(self) -> str:
+        return self.started[-1][0]
+
+    def end(self, status: str = "done", **more: str) -> None:
+        self.outcomes[self.last] = {"status": status, **more}
+
+
+class Desk:
+    """A client without an engine process, a queue and a still pool on one store."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, slots: int = 1) -> None:
+        monkeypatch.setattr(Client, "start_engine", lambda self: None)
+        monkeypatch.setattr(Client, "_alive", lambda self: True)
+        self.store = Store(path)
+        self.client = Client(self.store, "me", runner=RUNNER)
+        self.pool = StillPool(slots)
+        self.engine = Engine(self.store, self.pool, RUNNER)
+
+    def submit(self, seed: int, **more: Any) -> str:
+        key = self.client.submit("report", experiment(seed=seed), **more)
+        time.sleep(0.002)  # times that tell first from second
+        return key
+
+    def job(self, key: str) -> Job:
+        job = self.client.job(key)
+        assert job is not None
+        return job
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    desk = Desk(tmp_path / "store", monkeypatch)
+    yield desk
+    desk.client.close()
+
+
+def test_first_come_first_served_and_sweeps_wait(desk: Desk) -> None:
+    sweep = desk.submit(0, priority="sweep")
+    first, second, third = (desk.submit(seed) for seed in (1, 2, 3))
+    assert desk.job(second).status == "queued"
+    assert desk.job(second).position is None
+    desk.engine.step()
+    assert desk.job(first).status == "running"
+    assert [desk.job(key).position for key in (first, second, third, sweep)] == [0, 1, 2, 3]
+    assert [job.key for job in desk.client.jobs()] == [first, second, third, sweep]
+    desk.client.submit("report", experiment(seed=0), requester="you")  # someone waits for the sweep's point
+    desk.engine.step()
+    assert desk.job(sweep).priority == "interactive"
+    assert [desk.job(key).position for key in (first, sweep, second, third)] == [0, 1, 2, 3]
+    desk.pool.end()
+    desk.engine.step()
+    assert desk.job(first).status == "done"
+    assert desk.job(sweep).status == "running"
+    assert [job.key for job in desk.client.jobs()] == [sweep, second, third, first]
+
+
+def test_as_many_run_as_there_are_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(tmp_path, monkeypatch, slots=2)
+    keys = [desk.submit(seed) for seed in range(3)]
+    desk.engine.step()
+    assert [desk.job(key).status for key in keys] == ["running", "running", "queued"]
+    desk.client.close()
+
+
+def test_thirty_requests_are_one_run(desk: Desk) -> None:
+    keys = {desk.submit(1, requester=f"student {number}") for number in range(30)}
+    assert len(keys) == 1
+    desk.engine.step()
+    desk.engine.step()
+    assert len(desk.pool.started) == 1
+    key = keys.pop()
+    assert len(desk.job(key).requesters) == 30
+    for number in range(29):
+        desk.client.cancel(key, f"student {number}")
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert desk.job(key).requesters == ["student 29"]
+    assert not desk.store.list_json("cancel")
+    desk.client.cancel(key, "student 29")
+    desk.engine.step()
+    assert desk.job(key).step == "stopping"
+    assert len(desk.store.list_json("cancel")) == 1
+    desk.pool.end("cancelled")
+    desk.engine.step()
+    assert desk.job(key).status == "cancelled"
+    assert not desk.store.list_json("cancel")
+    assert desk.engine.idle
+
+
+def test_cancelled_in_the_queue_never_starts(desk: Desk) -> None:
+    first, second = desk.submit(1), desk.submit(2)
+    desk.engine.step()
+    desk.client.cancel_all(second)
+    desk.engine.step()
+    assert desk.job(second).status == "cancelled"
+    desk.pool.end()
+    desk.engine.step()
+    assert len(desk.pool.started) == 1
+    assert desk.job(first).status == "done"
+
+
+def test_asked_again_while_it_stops(desk: Desk) -> None:
+    key = desk.submit(1)
+    desk.engine.step()
+    desk.client.cancel(key)
+    desk.engine.step()
+    desk.submit(1, requester="you")
+    desk.engine.step()
+    assert len(desk.pool.started) == 1
+    desk.pool.end("cancelled")
+    desk.engine.step()
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert desk.job(key).requesters == ["you"]
+    assert len(desk.pool.started) == 2
+
+
+def test_failure_is_told_and_can_be_tried_again(desk: Desk) -> None:
+    key = desk.submit(1)
+    desk.engine.step()
+    desk.pool.end("failed", error="the batch is too large", details="Traceback")
+    desk.engine.step()
+    job = desk.job(key)
+    assert (job.status, job.error, job.details) == ("failed", "the batch is too large", "Traceback")
+    assert not desk.store.list_json("requests")
+    desk.submit(1)
+    assert desk.job(key).status == "queued"  # at once, before the engine has looked
+    assert desk.job(key).error is None
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+
+
+def test_stored_results_make_no_run(desk: Desk) -> None:
+    done = experiment(seed=1)
+    desk.store.write("report", engine_jobs.key("report", engine_jobs.pin(desk.store, done)), {}, {})
+    key = desk.client.submit("report", done)
+    assert desk.job(key).status == "done"
+    assert not desk.store.list_json("requests")
+    late = desk.submit(2)
+    desk.store.write("report", late, {}, {})  # by someone else meanwhile
+    desk.engine.step()
+    assert desk.job(late).status == "done"
+    assert desk.pool.started == []
+
+
+def test_data_that_nobody_has_read_gets_a_key_of_its_own(desk: Desk) -> None:
+    key = desk.client.submit("report", experiment("unread"))
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert len(desk.pool.started) == 1
+    desk.pool.end()
+    desk.engine.step()
+    assert desk.job(key).status == "done"
+
+
+def test_lost_run_is_submitted_again_under_a_new_name(desk: Desk) -> None:
+    key = desk.submit(1)
+    desk.engine.step()
+    first = desk.pool.last
+    desk.pool.end("died")
+    desk.engine.step()
+    assert desk.pool.last != first
+    assert first in desk.pool.released
+    assert desk.job(key).status == "running"
+    for _ in range(engine.STARTS):
+        desk.pool.end("died")
+        desk.engine.step()
+    assert desk.job(key).status == "failed"
+    assert "lost this run" in (desk.job(key).error or "")
+
+
+def test_worker_that_dies_without_progress_ends_the_job(desk: Desk) -> None:
+    key = desk.submit(1)
+    desk.engine.step()
+    for start in range(4):
+        Reporter(desk.store, key, "run")
+        desk.engine.step()
+        assert desk.job(key).attempt == start + 1
+        assert desk.job(key).status == ("failed" if start == 3 else "running")
+    assert "died 3 times in a row without getting further" in (desk.job(key).error or "")
+    assert len(desk.store.list_json("cancel")) == 1  # for the start that is under way
+    assert desk.engine.idle
+    desk.submit(1)
+    desk.engine.step()
+    assert desk.job(key).status == "running"  # a new try counts from the beginning
+
+
+def test_hopeless() -> None:
+    assert hopeless([]) is None
+    assert hopeless([0, 0, 0]) is None
+    assert hopeless([0, 0, 0, 0]) is not None
+    assert hopeless([0, 0, 0, 2, 2, 3]) is None
+    assert hopeless(list(range(20))) is None
+    assert "died 20 times" in (hopeless(list(range(21))) or "")
+
+
+def test_garbage_requests_are_removed(desk: Desk) -> None:
+    key = "ab" * 32
+    desk.store.put_json(f"requests/{key}/a.json", {"stage": "report"})
+    desk.store.put_json(f"requests/{key}/b.json", [])
+    desk.store.put_bytes(f"requests/{key}/c.json", b"{")
+    request = {"stage": "report", "experiment": {"nonsense": 1}, "requester": "x", "priority": "sweep", "time": 1.0}
+    desk.store.put_json(f"requests/{key}/d.json", request)
+    desk.engine.step()
+    assert desk.engine.idle
+    assert not desk.store.list_json("requests")
+
+
+def test_new_engine_takes_over_and_closes_what_nobody_wants(desk: Desk) -> None:
+    wanted, unwanted = desk.submit(1), desk.submit(2)
+    desk.engine.step()
+    desk.client.cancel_all(unwanted)
+    Reporter(desk.store, wanted, "run").progress({"step": "training", "epoch": 1, "loss": 1.0})
+    desk.engine.step()
+    successor = Engine(desk.store, desk.pool, RUNNER)
+    assert desk.job(unwanted).status == "cancelled"
+    successor.step()
+    successor.step()
+    job = desk.job(wanted)
+    assert (job.status, job.attempt, job.epoch) == ("running", 1, 1)
+    assert len(desk.client.history(wanted)) == 1
+
+
+def test_estimates(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [desk.submit(seed) for seed in range(3)]
+    desk.engine.step()
+    assert [desk.job(key).eta_seconds for key in keys] == [None, None, None]
+    for key in keys:
+        done = Job(key, "report", experiment(seed=9).model_dump(mode="json", by_alias=True), "done", attempt=1)
+        done.started, done.ended = 100.0, 140.0
+        desk.engine._learn(done)
+    monkeypatch.setattr(engine.time, "monotonic", lambda: 1e6)  # let the next estimate be written
+    desk.engine.step()
+    assert [desk.job(key).eta_seconds for key in keys] == [40, 80, 120]
+
+
+def test_remaining() -> None:
+    job = Job("k", "report", {}, "running", started=1000.0, attempt=1, fraction=0.5, step="training")
+    assert remaining(job, 60.0, ("training", 1000.0, 0.0), 1010.0) == 50
+    assert remaining(job, None, ("training", 1000.0, 0.0), 1010.0) == 10
+    assert remaining(job, None, ("training", 1000.0, 0.3), 1010.0) == 25  # a resumed run's speed
+    assert remaining(job, 5.0, ("training", 1000.0, 0.0), 1010.0) == 10  # longer than usual
+    job.fraction = None
+    assert remaining(job, None, ("training", 1000.0, 0.0), 1010.0) is None
+
+
+def test_kind_ignores_lambda_and_seed() -> None:
+    settings: list[dict[str, Any]] = [
+        {"train.seed": 1},
+        {"defense.tier.lambda": 3},
+        {"train.epochs": 7},
+        {"defense.name": "tier_full"},
+    ]
+    kinds = [kind(Job("k", "report", Experiment().set(s).model_dump(mode="json", by_alias=True))) for s in settings]
+    assert kinds[0] == kinds[1]
+    assert len(set(kinds)) == 3
+
+
+# ---- the worker's side
+
+
+def test_reporter_merges_events(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    reporter = Reporter(store, "aa", "run")
+    reporter.progress({"step": "training", "epoch": 1, "epochs": 3, "loss": 2.0, "fraction": 1 / 3})
+    reporter.progress({"step": "training", "epoch": 2, "epochs": 3, "loss": float("nan"), "fraction": 2 / 3})
+    reporter.progress({"step": "measuring", "fraction": 0.5})
+    reporter.close()
+    state = store.get_json("progress/aa.json")
+    assert [event["loss"] for event in state["events"]] == [2.0, None]
+    assert (state["step"], state["fraction"], state["epoch"], state["epochs"]) == ("measuring", 0.5, 2, 3)
+    assert state["starts"] == [0]
+    assert state["advance"] == 4  # two epochs, two steps
+    resumed = Reporter(store, "aa", "run")
+    assert resumed.state["starts"] == [0, 4]
+    assert resumed.state["step"] == "starting again after its worker died"
+    resumed.progress(state["events"][0])  # told again by a resumed run
+    assert (resumed.state["step"], resumed.state["epoch"], resumed.state["fraction"]) == ("training", 2, None)
+    resumed.progress(state["events"][1])
+    assert (resumed.state["epoch"], resumed.state["fraction"]) == (2, 2 / 3)
+    assert len(resumed.state["events"]) == 2
+    resumed.progress({"epoch": 1, "loss": 9.0})  # begun anew
+    assert [event["loss"] for event in resumed.state["events"]] == [9.0]
+    assert resumed.state["advance"] == 4
+
+
+def test_reporter_hears_cancel(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    reporter = Reporter(store, "aa", "run")
+    assert not reporter.cancelled()
+    store.put_json("cancel/other.json", {})
+    assert not reporter.cancelled()
+    store.put_json("cancel/run.json", {})
+    assert reporter.cancelled()
+
+
+def test_reporter_stops_when_no_engine_was_alive_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
+    store = Store(tmp_path)
+    reporter = Reporter(store, "aa", "run")
+    lease = store.lease(engine.LEASE)
+    assert lease is not None
+    now[0] += 100
+    assert not reporter.cancelled()
+    lease.release()
+    now[0] += 29
+    assert not reporter.cancelled()
+    now[0] += 10
+    assert reporter.cancelled()
+
+
+def run(store: Store, wanted: Experiment, key: str | None = None) -> dict[str, Any]:
+    pinned = engine_jobs.pin(store, wanted)
+    key = key or engine_jobs.key("report", pinned)
+    outcome: dict[str, Any] = json.loads(
+        run_job(store.url, None, RUNNER, "report", key, pinned.model_dump_json(by_alias=True), "run")
+    )
+    return outcome
+
+
+def test_run_job_outcomes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert run(store, experiment()) == {"status": "done"}
+    failed = run(store, experiment("fail"))
+    assert failed["error"] == "the learning rate is too large; try 0.001"
+    assert "Traceback" in failed["details"]
+    assert run(store, experiment("bug"))["error"] == "RuntimeError: shapes do not match"
+    assert "another version of the code" in run(store, experiment(seed=5), key="ab" * 32)["error"]
+    store.put_json("cancel/run.json", {})
+    assert run(store, experiment(seed=6)) == {"status": "cancelled"}
+    assert issubclass(Cancelled, Exception)
+
+
+# ---- the client alone
+
+
+def test_memory_store_is_refused() -> None:
+    with pytest.raises(ValueError, match="process of its own"):
+        Client("memory://x")
+
+
+def test_unknown_job(desk: Desk) -> None:
+    assert desk.client.job("ab" * 32) is None
+    assert desk.client.history("ab" * 32).empty
+    assert desk.client.jobs() == []
+    with pytest.raises(KeyError):
+        desk.client.wait("ab" * 32)
+    with pytest.raises(TimeoutError, match="is queued after"):
+        desk.client.wait(desk.submit(1), timeout=0.1)
+
+
+def test_client_needs_neither_torch_nor_dask() -> None:
+    code = "import sys, tier.engine; assert not {'torch', 'dask', 'distributed'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+# ---- real engines
+
+
+class House:
+    """A store, its clients, and the processes that were seen at work for it."""
+
+    def __init__(self, path: Path, options: list[str]) -> None:
+        self.store = Store(path)
+        self.options = options
+        self.client = Client(self.store, "me", runner=RUNNER, options=options)
+        self.seen: dict[int, psutil.Process] = {}
+
+    def engine(self) -> psutil.Process:
+        """The living engine, once it serves."""
+
+        def serving() -> psutil.Process | None:
+            about = self.client.engine()
+            holder = self.store.holder(engine.LEASE)
+            if about and holder and about.get("pid") == holder["process"]["pid"]:
+                return psutil.Process(about["pid"])
+            return None
+
+        found: psutil.Process = until(serving, 30, "an engine")
+        for process in [found, *found.children(recursive=True)]:
+            self.seen[process.pid] = process
+        return found
+
+    def left(self) -> list[psutil.Process]:
+        """Those of the processes seen that still run."""
+        return [p for p in self.seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    def running(self, key: str, epoch: int = 1) -> Job:
+        def reached() -> Job | None:
+            job = self.client.job(key)
+            assert job is not None
+            assert not job.over, job.error or job.status
+            return job if job.status == "running" and (job.epoch or 0) >= epoch else None
+
+        job: Job = until(reached, 40, f"epoch {epoch}")
+        return job
+
+    def close(self) -> None:
+        with_engine = self.store.holder(engine.LEASE) is not None
+        if with_engine:
+            self.engine().terminate()
+        self.client.close()
+        until(lambda: not self.left(), 30, "the end of the engine and its workers")
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One engine that several tests share."""
+    house = House(tmp_path_factory.mktemp("house"), [])
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def own_house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[House]:
+    """An engine for one test; its options come with the mark `parametrize(..., indirect=True)`."""
+    house = House(tmp_path / "house", list(getattr(request, "param", [])))
+    yield house
+    house.close()
+
+
+@pytest.mark.engine
+def test_job_from_submit_to_result(house: House) -> None:
+    key = house.client.submit("report", experiment(epochs=4, seconds=0.3))
+    house.running(key)
+    job = house.client.wait(key, timeout=30)
+    assert (job.status, job.attempt, job.epoch, job.epochs) == ("done", 1, 4, 4)
+    result = house.store.find("report", key)
+    assert result is not None
+    assert json.loads(result.metrics["environ"]) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    assert house.client.history(key)["epoch"].tolist() == [1, 2, 3, 4]
+    assert house.client.history(key)["loss"].tolist() == [1.0, 0.5, 1 / 3, 0.25]
+
+
+@pytest.mark.engine
+def test_ports_are_loopback_and_serve_no_http(house: House) -> None:
+    serving = house.engine()
+    ports = [
+        connection.laddr
+        for process in [serving, *serving.children(recursive=True)]
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert {address.ip for address in ports} == {"127.0.0.1"}
+    # scheduler, and per worker a nanny and the worker itself
+    assert len(ports) == 1 + 2 * house.client.engine()["workers"]  # type: ignore[index]
+    assert 8787 not in {address.port for address in ports}
+
+
+@pytest.mark.engine
+def test_thirty_clients_one_run_and_one_engine(house: House) -> None:
+    serving = house.engine().pid
+    wanted = experiment(seed=30, epochs=4, seconds=0.2)
+    second_server = Client(house.store.url, runner=RUNNER)
+    clients = [house.client, second_server]
+    keys = {clients[number % 2].submit("report", wanted, f"student {number}") for number in range(30)}
+    assert len(keys) == 1
+    key = keys.pop()
+    assert house.client.wait(key, timeout=30).status == "done"
+    assert second_server.wait(key, timeout=5).attempt == 1
+    assert house.engine().pid == serving
+    assert len(house.store.get_json(f"progress/{key}.json")["starts"]) == 1
+    second_server.close()
+
+
+@pytest.mark.engine
+def test_cancel_counts_requesters_and_resumes(house: House) -> None:
+    wanted = experiment(seed=40, epochs=100, seconds=0.1)
+    key = house.client.submit("report", wanted, "one")
+    house.client.submit("report", wanted, "two")
+    house.running(key)
+    house.client.cancel(key, "one")
+    until(lambda: house.client.job(key).requesters == ["two"], 5, "the withdrawal")  # type: ignore[union-attr]
+    assert house.running(key, epoch=4).status == "running"
+    house.client.cancel(key, "two")
+    began = time.monotonic()
+    assert house.client.wait(key, timeout=10).status == "cancelled"
+    assert time.monotonic() - began < 3
+    done = len(house.store.get_json(f"checkpoints/{key}.json"))
+    assert done >= 4
+    house.client.submit("report", wanted, "three")
+    assert house.running(key, epoch=done + 1).attempt == 1
+    assert len(house.store.get_json(f"checkpoints/{key}.json")) < 3 * done  # went on, did not begin anew
+    assert house.client.history(key)["epoch"].tolist()[: done + 1] == list(range(1, done + 2))
+    house.client.cancel(key, "three")
+    assert house.client.wait(key, timeout=10).status == "cancelled"
+
+
+@pytest.mark.engine
+def test_failing_job_tells_why(house: House) -> None:
+    job = house.client.wait(house.client.submit("report", experiment("fail")), timeout=30)
+    assert (job.status, job.error) == ("failed", "the learning rate is too large; try 0.001")
+    assert "engine_jobs.py" in (job.details or "")
+    again = house.client.wait(house.client.submit("report", experiment("fail")), timeout=30)
+    assert again.status == "failed"
+    assert again.submitted > job.submitted
+
+
+@pytest.mark.engine
+def test_second_engine_exits_at_once(house: House) -> None:
+    house.engine()
+    command = [sys.executable, "-m", "tier.engine", "--store", house.store.url]
+    done = subprocess.run(
+        command, timeout=15, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0
+    assert "another engine serves" in done.stderr
+
+
+@pytest.mark.engine
+def test_five_worker_deaths(house: House) -> None:
+    key = house.client.submit("report", experiment("suffer", epochs=7))
+    job = house.client.wait(key, timeout=90)
+    assert (job.status, job.attempt) == ("done", 6)
+    result = house.store.find("report", key)
+    assert result is not None
+    assert result.frame("events.parquet")["pid"].nunique() == 6  # each worker computed its epochs, none was done twice
+    assert house.client.history(key)["epoch"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert house.store.verify() == []
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_deaths_over_a_long_time(house: House) -> None:
+    """Dask closes a worker's supervisor 15 s after a death if the worker happens to be under repair again just then."""
+    key = house.client.submit("report", experiment("suffer", epochs=17))
+    job = house.client.wait(key, timeout=180)
+    assert (job.status, job.attempt) == ("done", 16)
+
+
+@pytest.mark.engine
+def test_worker_that_always_dies_ends_in_words(house: House) -> None:
+    job = house.client.wait(house.client.submit("report", experiment("die")), timeout=60)
+    assert job.status == "failed"
+    assert "The worker died 3 times in a row" in (job.error or "")
+    fine = house.client.submit("report", experiment(seed=50))
+    assert house.client.wait(fine, timeout=40).status == "done"  # the next one is not harmed
+
+
+@pytest.mark.engine
+def test_killed_engine_leaves_no_worker_and_its_job_goes_on(own_house: House) -> None:
+    house = own_house
+    key = house.client.submit("report", experiment(epochs=15, seconds=0.2))
+    first = house.engine()
+    house.running(key, epoch=2)
+    house.engine()
+    first.kill()
+    until(lambda: not house.left(), 10, "the end of the workers")
+    job = house.client.wait(key, timeout=60)
+    assert (job.status, job.attempt) == ("done", 2)
+    result = house.store.find("report", key)
+    assert result is not None
+    assert result.frame("events.parquet")["pid"].nunique() == 2
+    assert house.engine().pid != first.pid
+
+
+SERVER = """
+import sys, time
+from tests.tier.test_engine import RUNNER, experiment
+from tier.engine import Client
+client = Client(sys.argv[1], runner=RUNNER, options=sys.argv[2:])
+print(client.submit("report", experiment(epochs=1000, seconds=0.2)), flush=True)
+time.sleep(600)
+"""
+
+
+def kill_server(house: House, options: list[str], seconds: float) -> None:
+    """kill -9 a server in mid-training: engine and workers end by themselves, and a new server's job goes on."""
+    house.client.close()
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", SERVER, house.store.url, *options]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+    assert server.stdout is not None
+    key = server.stdout.readline().strip()
+    house.running(key, epoch=2)
+    house.engine()
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server.stdout.close()
+    until(lambda: not house.left(), seconds, "the end of the engine and its workers")
+    assert house.store.holder(engine.LEASE) is None
+    job = house.client.job(key)
+    assert job is not None
+    assert (job.status, job.step) == ("queued", "waiting for the engine to start")
+
+
+@pytest.mark.engine
+def test_killed_server_leaves_nothing_behind(own_house: House) -> None:
+    kill_server(own_house, ["--clients", "5"], seconds=15)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_killed_server_leaves_nothing_behind_with_the_usual_times(own_house: House) -> None:
+    kill_server(own_house, [], seconds=30)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("own_house", [["--idle", "1"]], indirect=True)
+def test_idle_engine_exits(own_house: House) -> None:
+    house = own_house
+    key = house.client.submit("report", experiment())
+    house.engine()
+    assert house.client.wait(key, timeout=30).status == "done"
+    until(lambda: not house.left(), 15, "the end of the idle engine")
+    again = house.client.submit("report", experiment(seed=1))
+    assert house.client.wait(again, timeout=30).status == "done"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("own_house", [["--nonsense"]], indirect=True)
+def test_engine_that_does_not_start_is_reported(own_house: House) -> None:
+    house = own_house
+    key = house.client.submit("report", experiment())
+    job = until(lambda: (j := house.client.job(key)) and "does not start" in j.step and j, 20, "the report")
+    log = Path(job.step.rpartition(" ")[2])
+    assert "--nonsense" in log.read_text()
+    house.client.cancel(key)
+    assert house.client.wait(key, timeout=5).status == "cancelled"
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_outside_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same engine on a Dask scheduler that was there before, found through TIER_SCHEDULER."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    dask = [sys.executable, "-m", "dask"]
+    where = tmp_path / "scheduler.json"
+    common = {"env": os.environ | {"PYTHONPATH": path}, "cwd": tmp_path}
+    scheduler = subprocess.Popen(
+        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(where)],
+        **common,  # type: ignore[call-overload]
+    )
+    worker = subprocess.Popen(
+        [*dask, "worker", "--nthreads", "1", "--no-dashboard", "--scheduler-file", str(where)],
+        **common,  # type: ignore[call-overload]
+    )
+    try:
+        until(where.exists, 20, "the scheduler")
+        monkeypatch.setenv("TIER_SCHEDULER", json.loads(where.read_text())["address"])
+        house = House(tmp_path / "house", [])
+        key = house.client.submit("report", experiment())
+        assert house.client.wait(key, timeout=40).status == "done"
+        about = house.client.engine()
+        assert about is not None
+        assert about["scheduler"] == os.environ["TIER_SCHEDULER"]
+        assert house.engine().children() == []
+        house.close()
+        assert worker.poll() is None  # the cluster is not ours to stop
+    finally:
+        for process in (worker, scheduler):
+            process.terminate()
+            process.wait(20)
