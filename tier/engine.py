@@ -208,8 +208,10 @@ class Client:
             time.sleep(poll)
 
     def engine(self) -> dict[str, Any] | None:
-        """The living engine: `pid, started, workers, threads, scheduler`; None when there is none."""
-        return (self.store.get_json("engine.json") or {}) if self._alive() else None
+        """The engine at work: `pid, started, workers, threads, scheduler, environment`; None when none serves yet."""
+        about: dict[str, Any] | None = self.store.get_json("engine.json")
+        holder = self.store.holder(LEASE)
+        return about if about and holder and about["pid"] == holder["process"]["pid"] else None
 
     def start_engine(self) -> None:
         """Start the engine process unless one is alive or starting. After failures it waits longer each time."""
@@ -292,7 +294,7 @@ class Client:
             if not requests:
                 job = replace(job, status="cancelled", step="cancelled")
             elif self._failures:
-                job.step = f"the engine does not start; its log is {log_file(self.store)}"
+                job.step = f"the engine does not start: {self._last_words()}"
         return job
 
     def _alive(self) -> bool:
@@ -302,6 +304,13 @@ class Client:
             alive = self.store.holder(LEASE) is not None
             self._seen_alive = (time.monotonic(), alive)
         return alive
+
+    def _last_words(self) -> str:
+        """The last line of the engine's log and where that is."""
+        path = log_file(self.store)
+        lines = path.read_text(errors="replace").split("\n") if path.exists() else []
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+        return f"{last} (see {path})"
 
     def _keep_alive(self) -> None:
         while not self._closed.wait(BEAT):
@@ -563,7 +572,9 @@ class Engine:
             if job.status == "done":
                 self._learn(job)
             elif not job.over and not self.store.list_json(f"requests/{job.key}"):
-                job.status, job.ended, job.position, job.eta_seconds = "cancelled", time.time(), None, None
+                stored = self.store.find(job.stage, job.key) is not None
+                job.status = job.step = "done" if stored else "cancelled"
+                job.ended, job.position, job.eta_seconds, job.fraction = time.time(), None, None, None
                 self._publish(job)
 
     def _read_requests(self) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from tier import environment
-from tier.store import DamagedError, Result, Store, StoreError
+from tier.store import Content, DamagedError, Result, Store, StoreError
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -33,7 +33,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def save(store: Store, key: str = KEY, **metrics: float) -> Result:
-    files = {"events.parquet": frame(), "weights.safetensors": arrays()}
+    files: dict[str, Content] = {"events.parquet": frame(), "weights.safetensors": arrays()}
     return store.write("train", key, files, {"config": {"seed": 1}, "metrics": metrics, "seconds": 1.5})
 
 
@@ -256,6 +256,27 @@ def test_gc_keeps_the_files_of_a_result(local: Store) -> None:
     assert local.find("train", KEY, need=["events.parquet", "weights.safetensors"]) is not None
 
 
+def test_discard(store: Store) -> None:
+    save(store)
+    save(store, key=OTHER)
+    store.discard("train", KEY)
+    store.discard("train", KEY)
+    assert [result.key for result in store.ls()] == [OTHER]
+    assert store.gc(dry_run=True) == []
+
+
+def test_file_systems_without_hard_links(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    save(local, accuracy=0.1)
+    assert save(local, accuracy=0.2).metrics == {"accuracy": 0.1}
+    with local.lease("job") or pytest.fail("the lease is not free"):
+        assert local.lease("job") is None
+    assert local.verify() == []
+
+
 # Damage
 
 
@@ -437,8 +458,8 @@ def test_lease_excludes_until_released(store: Store) -> None:
 
 
 def test_lease_is_renewed(store: Store) -> None:
-    with store.lease("job", seconds=0.6) or pytest.fail("the lease is not free") as lease:
-        time.sleep(1.0)
+    with store.lease("job", seconds=1.2) or pytest.fail("the lease is not free") as lease:
+        time.sleep(1.6)
         assert lease.held
         assert store.lease("job") is None
 
@@ -531,15 +552,15 @@ def test_lease_of_a_killed_process_is_free_at_once(local: Store) -> None:
 
 
 def test_lease_of_a_stopped_process_expires(local: Store) -> None:
-    process = spawn(HOLDER, local.url, "1")
+    process = spawn(HOLDER, local.url, "2")
     assert line(process) == "held"
     process.send_signal(signal.SIGSTOP)
     assert local.lease("job") is None
-    time.sleep(1.2)
+    time.sleep(2.2)
     lease = local.lease("job")
     assert lease is not None
     process.send_signal(signal.SIGCONT)  # it wakes up, sees the next generation and gives up
-    time.sleep(0.6)
+    time.sleep(1.2)
     assert lease.renew()
     assert list(local._leases("job")) == [2]
     kill(process)
