@@ -115,13 +115,17 @@ def start_engine(
 
 @app.command("build-demo")
 def build_demo(
+    preset: Annotated[list[str] | None, typer.Option(help="Compute this preset; default: signs. Repeatable.")] = None,
     target: Annotated[str, typer.Option(help="Folder of the demo store.")] = str(demo.ASSETS),
     store: StoreOption = None,
 ) -> None:
-    """Compute the demo store: headline runs, grid, early-stopping paths; only changed keys are written."""
+    """Compute the demo store: headline runs, grid, early-stopping paths; only changed keys are written.
+
+    Results of the other shipped presets that the working store holds are exported too.
+    """
     work = demo.open_store(store, below=False)
-    _compute(work, demo.jobs(presets.get("signs")))
-    for line in demo.export(work, Store(target), presets.get("signs")):
+    _compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))])
+    for line in demo.export(work, Store(target)):
         out.print(line)
 
 

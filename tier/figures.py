@@ -18,6 +18,7 @@ from plotly.subplots import make_subplots
 GREY = "#808080"  # 3.9:1 on white and 4.6:1 on the dark ground
 LABEL_PIXELS = 17  # smallest distance between two direct labels
 FONT_PIXELS = 13
+TOP, BOTTOM = 60, 52  # margins in pixels: two lines of heading above, ticks and title below
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,11 @@ def _label_ends(figure: go.Figure, panel: _Panel, ends: Sequence[_End]) -> None:
         )  # fmt: skip
 
 
-def _heading(figure: go.Figure, text: str, row: int, rows: int) -> None:
-    """A panel's title at its upper left, where it is read before the curves."""
+def _heading(figure: go.Figure, text: str, below: str, row: int) -> None:
+    """A panel's title at its upper left, where it is read before the curves, and below it what is drawn."""
     axis = "y" if row == 1 else f"y{row}"
     figure.add_annotation(
-        text=text, x=0, y=1, xref="paper", yref=f"{axis} domain", xanchor="left", yanchor="bottom",
+        text=f"<b>{text}</b><br>{below}", x=0, y=1, xref="paper", yref=f"{axis} domain", xanchor="left", yanchor="bottom",
         yshift=6, showarrow=False, align="left", font={"size": FONT_PIXELS},
     )  # fmt: skip
 
@@ -168,7 +169,7 @@ def _heading(figure: go.Figure, text: str, row: int, rows: int) -> None:
 def _finish(figure: go.Figure, height: int, right: int = 210) -> go.Figure:
     """The layout that all figures share."""
     figure.update_layout(
-        height=height, margin={"l": 64, "r": right, "t": 44, "b": 52}, hovermode="x unified", showlegend=False,
+        height=height, margin={"l": 64, "r": right, "t": TOP, "b": BOTTOM}, hovermode="x unified", showlegend=False,
         dragmode=False, separators=".,",
     )  # fmt: skip
     figure.update_xaxes(showgrid=False, ticks="outside", title_standoff=8)
@@ -186,9 +187,9 @@ def trajectories(curves: pd.DataFrame, difference: pd.DataFrame, order: str) -> 
     `curves`: model, level, member, mean, low, high; `difference`: model, level, difference, low, high, null_low,
     null_high; one order (`morf` or `lerf`) in both, levels as fractions of the pixels removed.
     """
-    height, shares = 640, (0.62, 0.38)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.13, row_heights=list(shares))
-    plot = (height - 96) * (1 - 0.13)
+    height, shares, gap = 680, (0.62, 0.38), 0.16
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=gap, row_heights=list(shares))
+    plot = (height - TOP - BOTTOM) * (1 - gap)
     low, high = _axis_range(curves["low"], curves["high"])
     top = _Panel(1, plot * shares[0], max(low, -0.03), min(high, 1.03))
     ends = []
@@ -214,8 +215,8 @@ def trajectories(curves: pd.DataFrame, difference: pd.DataFrame, order: str) -> 
     _label_ends(figure, bottom, ends)
 
     removed = "most important pixels first (MoRF)" if order == "morf" else "least important pixels first (LeRF)"
-    _heading(figure, "<b>Confidence in the true class</b>, mean with 95 % bootstrap interval", 1, 2)
-    _heading(figure, "<b>Members minus non-members</b>, 95 % interval; grey: 95 % of shuffled memberships", 2, 2)
+    _heading(figure, "Confidence in the true class", "mean with its 95 % bootstrap interval", 1)
+    _heading(figure, "Members minus non-members", "95 % bootstrap interval; grey: 95 % of shuffled memberships", 2)
     figure.update_yaxes(range=[top.low, top.high], title="confidence", row=1, col=1)
     figure.update_yaxes(range=[bottom.low, bottom.high], title="difference", tickformat="+.2f", row=2, col=1)
     figure.update_xaxes(tickformat=".0%", range=_levels_range(curves["level"]))
@@ -237,7 +238,7 @@ def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:
     height = 460
     figure = make_subplots(rows=1, cols=1)
     low, high = _axis_range(drawn["mean"], drawn["band_low"], drawn["band_high"], include=[0.0])
-    panel = _Panel(1, height - 96, low, high)
+    panel = _Panel(1, height - TOP - BOTTOM, low, high)
     ends = []
     for (model, member), part in drawn.groupby(["model", "member"], sort=False):
         look, name = style(str(model)), f"{style(str(model)).label}, {_member_text(bool(member))}"
@@ -247,7 +248,7 @@ def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:
         ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], name, look, bool(member)))
     _label_ends(figure, panel, ends)
     meaning = "95 % interval of the mean" if band == "mean" else "one standard deviation of the images either side"
-    _heading(figure, f"<b>KL divergence from the untouched prediction</b>, mean; band: {meaning}", 1, 1)
+    _heading(figure, "KL divergence from the untouched prediction", f"mean; band: {meaning}", 1)
     figure.update_yaxes(range=[low, high], title="KL divergence (nats)")
     figure.update_xaxes(tickformat=".0%", title="most important pixels replaced by the image mean")
     figure.update_xaxes(range=_levels_range(drawn["level"]))
@@ -260,9 +261,9 @@ def training(events: pd.DataFrame, model: str, epochs: int | None = None) -> go.
     `events`: epoch, train_accuracy, test_accuracy, gap_balanced_accuracy, loss_auc; `epochs` fixes the axis while a run
     is still going.
     """
-    look, height, shares = style(model), 520, (0.5, 0.5)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.15, row_heights=list(shares))
-    plot = (height - 96) * (1 - 0.15) * 0.5
+    look, height, gap = style(model), 540, 0.2
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=gap)
+    plot = (height - TOP - BOTTOM) * (1 - gap) / 2
     panels = (
         (1, ("train_accuracy", "members (seen)", True), ("test_accuracy", "non-members (new)", False)),
         (2, ("gap_balanced_accuracy", "guess 'member if right'", True), ("loss_auc", "loss attack (AUC)", True)),
@@ -280,8 +281,8 @@ def training(events: pd.DataFrame, model: str, epochs: int | None = None) -> go.
         figure.update_yaxes(range=[panel.low, panel.high], row=row, col=1)
     figure.update_traces(marker={"size": 5})
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"}, row=2, col=1)
-    _heading(figure, f"<b>{look.label}: accuracy</b>", 1, 2)
-    _heading(figure, "<b>Leak</b> of the two simplest attacks; dotted: guessing", 2, 2)
+    _heading(figure, f"{look.label}: accuracy", "after each epoch", 1)
+    _heading(figure, "Leak", "the two simplest attacks after each epoch; dotted: guessing", 2)
     last = epochs or int(events["epoch"].max() if len(events) else 1)
     figure.update_xaxes(range=[0, last + 0.5])
     figure.update_xaxes(title="epoch", row=2, col=1)
@@ -335,14 +336,14 @@ def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None 
         )  # fmt: skip
     low, high = _axis_range(points["leak"], points["low"], points["high"], paths["leak"], include=[0.5])
     left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"])
-    _name_groups(figure, points, paths, _Panel(1, height - 96, low, high))
+    _name_groups(figure, points, paths, _Panel(1, height - TOP - BOTTOM, low, high))
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
     figure.add_annotation(
         x=right, y=0.5, xanchor="right", yanchor="top", text="0.5: the attack only guesses", showarrow=False,
         font={"size": 12},
     )  # fmt: skip
-    text = "<b>Up: leaks more. Right: more accurate.</b> Bars: 95 % interval of a run; lines: early stopping"
-    _heading(figure, text, 1, 1)
+    below = "bars: 95 % interval of a run; lines: early stopping"
+    _heading(figure, "Up: leaks more. Right: more accurate", below, 1)
     figure.update_yaxes(range=[low, high], title="audit balanced accuracy")
     figure.update_xaxes(range=[left, right], title="test accuracy", showgrid=True)
     return _finish(figure, height).update_layout(hovermode="closest", dragmode="zoom")
@@ -375,7 +376,7 @@ def guess(
     """
     height = 380
     figure = make_subplots(rows=1, cols=1)
-    panel = _Panel(1, height - 96, -0.03, 1.03)
+    panel = _Panel(1, height - TOP - BOTTOM, -0.03, 1.03)
     ends = []
     if means is not None:
         for group, part in means.sort_values("level").groupby("member", sort=False):
@@ -390,7 +391,7 @@ def guess(
     figure.data[-1].update(line={"width": 3.5}, marker={"size": 10})
     ends.append(_End(curve["level"].iloc[-1], curve["confidence"].iloc[-1], text, look, member is not False))
     _label_ends(figure, panel, ends)
-    _heading(figure, "<b>Confidence in the true class</b> of one image", 1, 1)
+    _heading(figure, "Confidence in the true class", "of one image", 1)
     figure.update_yaxes(range=[panel.low, panel.high], title="confidence")
     figure.update_xaxes(tickformat=".0%", title="pixels removed, most important first")
     figure.update_xaxes(range=_levels_range(curve["level"]))

@@ -8,6 +8,10 @@ from torch import Tensor
 from tier.config import Fill
 
 
+class NoOrder(ValueError):
+    """An importance map with NaN, which has no order."""
+
+
 def removed(level: float, pixels: int) -> int:
     """How many pixels a level removes: none at 0, else `max(1, round(level * pixels))` (SPEC, notation).
 
@@ -21,11 +25,11 @@ def removed(level: float, pixels: int) -> int:
 def ranks(importance: Tensor, descending: bool = True) -> Tensor:
     """The place of each pixel in the removal order, `(B, H, W)` -> `(B, H*W)` int64; ties go by pixel index.
 
-    NaN importance is refused with ValueError: such a map has no order.
+    Raises NoOrder, a ValueError, for NaN importance.
     """
     flat = importance.flatten(1)  # (B, P)
     if bool(torch.isnan(flat).any()):
-        raise ValueError("the importance map holds NaN: the explainer failed on this batch (did the model diverge?)")
+        raise NoOrder("the importance map holds NaN: the explainer failed on this batch (did the model diverge?)")
     order = torch.sort(flat, dim=1, descending=descending, stable=True).indices
     places = torch.arange(flat.shape[1], device=flat.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places)
@@ -47,8 +51,10 @@ def mask_levels(x: Tensor, places: Tensor, levels: Sequence[float], fill: Fill) 
     """
     batch, _, height, width = x.shape
     counts = torch.tensor([removed(level, height * width) for level in levels], device=x.device)
-    gone = places.view(1, batch, 1, height, width) < counts.view(-1, 1, 1, 1, 1)  # (L, B, 1, H, W)
-    return torch.where(gone, fill_value(x, fill), x)
+    gone = places.view(1, batch, height, width, 1) < counts.view(-1, 1, 1, 1, 1)  # (L, B, H, W, 1)
+    filler = fill_value(x, fill).expand(batch, x.shape[1], 1, 1).permute(0, 2, 3, 1)  # (B, 1, 1, C)
+    # computed with the channels last, so that the convolution that follows need not reorder
+    return torch.where(gone, filler, x.permute(0, 2, 3, 1)).permute(0, 1, 4, 2, 3)
 
 
 Operator = Callable[[Tensor, Tensor], Tensor]

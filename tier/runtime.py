@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_STREAMS = ("model", "order", "augmentation", "explain")
+_STREAMS = ("model", "order", "augmentation", "explain", "dropout")
 
 
 def device() -> torch.device:
@@ -24,6 +24,14 @@ def generator(stream: str, seed: int, *counters: int, on: torch.device | None = 
     words = np.random.SeedSequence([_STREAMS.index(stream), seed, *counters]).generate_state(2, np.uint32)
     value = (int(words[0]) << 31) ^ int(words[1])
     return torch.Generator(device=on or "cpu").manual_seed(value)
+
+
+@contextmanager
+def seeded(stream: str, seed: int, *counters: int, on: torch.device) -> Iterator[None]:
+    """PyTorch's own generators, from which dropout draws, seeded as `generator` is; their former state comes back."""
+    with torch.random.fork_rng(devices=[on] if on.type == "cuda" else []):
+        torch.manual_seed(generator(stream, seed, *counters).initial_seed())
+        yield
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from tier import config, defenses, models
 from tier.context import Cancelled
 from tier.defenses.augmentation import augment
 from tier.metrics import auc, balanced_accuracy, top_k_accuracy
-from tier.runtime import as_pixels, autocast, device, generator, session
+from tier.perturbation import NoOrder
+from tier.runtime import as_pixels, autocast, device, generator, seeded, session
 
 MONITOR = 500  # members and non-members whose accuracy and leak are measured after every epoch
 
@@ -66,10 +67,14 @@ class State:
         )
         state = self.optimizer.state_dict()
         state["state"] = {}
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
         for name, array in arrays.items():
             if name.startswith("optimizer."):
                 _, index, slot = name.split(".")
-                state["state"].setdefault(int(index), {})[slot] = torch.from_numpy(array.copy())
+                value, weight = torch.from_numpy(array.copy()), weights[int(index)].detach()
+                if value.shape == weight.shape:  # laid out as the optimizer made it, so that it is computed with alike
+                    value = torch.empty_like(weight, device="cpu").copy_(value)
+                state["state"].setdefault(int(index), {})[slot] = value
         self.optimizer.load_state_dict(state)
         self.events = [dict(event) for event in events]
 
@@ -111,9 +116,14 @@ def fit(
         model, optimizer, _ = defense.prepare(state.model, state.optimizer, problem)
         while state.epoch < (settings.epochs if until is None else until) and not defense.should_stop(state.events):
             began = time.perf_counter()
-            terms = _epoch(images, labels, model, optimizer, defense, settings, state.epoch, hooks)
+            with seeded("dropout", settings.seed, state.epoch, on=where):
+                terms = _epoch(images, labels, model, optimizer, defense, settings, state.epoch, hooks)
             seconds = time.perf_counter() - began
-            event = {"epoch": state.epoch + 1, **terms, **monitor(model, problem), "seconds": seconds}
+            figures = monitor(model, problem)
+            if math.isnan(figures["loss_auc"]):  # the last step broke the weights after a loss that was finite
+                broken = {name: math.nan for name, value in terms.items() if value is not None}
+                raise Diverged(_advice(broken, settings, f"epoch {state.epoch + 1}, last batch"))
+            event = {"epoch": state.epoch + 1, **terms, **figures, "seconds": seconds}
             state.events.append(event)
             hooks.event(event)
             hooks.checkpoint(state)
@@ -146,11 +156,15 @@ def _epoch(
         x = as_pixels(images[chosen])
         if defense.augmentation is not None:
             x = as_pixels(augment(x, defense.augmentation, noise))
-        with autocast(settings.precision, images.device):
-            terms = defense.loss(model, x, labels[chosen], epoch)
+        place = f"epoch {epoch + 1}, batch {number + 1}"
+        try:
+            with autocast(settings.precision, images.device):
+                terms = defense.loss(model, x, labels[chosen], epoch)
+        except NoOrder as error:  # TIER ranks the gradient before there is a loss to look at
+            raise Diverged(_advice({"loss": math.nan, "var": math.nan}, settings, place)) from error
         values = {name: float(term.detach()) for name, term in terms.items()}
         if not math.isfinite(values["loss"]):
-            raise Diverged(_advice(values, settings, epoch, number))
+            raise Diverged(_advice(values, settings, place))
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(terms["loss"], inputs=weights)
         if settings.gradient_clip is not None:
@@ -201,17 +215,14 @@ def _optimizer(model: nn.Module, settings: config.Train) -> optim.Optimizer:
     return optim.AdamW(weights, rate, weight_decay=settings.weight_decay)
 
 
-def _advice(values: dict[str, float], settings: config.Train, epoch: int, batch: int) -> str:
+def _advice(values: dict[str, float], settings: config.Train, place: str) -> str:
     bad = ", ".join(f"{name} {value}" for name, value in values.items() if not math.isfinite(value))
     cures = [f"a train.learning_rate below {settings.learning_rate}"]
     if settings.gradient_clip is None:
         cures.append("train.gradient_clip = 1")
     if "var" in values:
         cures.append("a smaller defense.tier.lambda or beta, or defense.tier.confidence = probability")
-    return (
-        f"training diverged in epoch {epoch + 1}, batch {batch + 1} ({bad}); the last checkpoint is kept. "
-        f"Try {'; or '.join(cures)}."
-    )
+    return f"training diverged in {place} ({bad}); the last checkpoint is kept. Try {'; or '.join(cures)}."
 
 
 def predict(model: nn.Module, images: Tensor, batch_size: int = 500) -> Tensor:

@@ -83,8 +83,8 @@ def fit_score(
     table = np.concatenate([trajectory[:, kept], rest], 1)
     scale = StandardScaler().fit(table[train])
     model = MLPClassifier(
-        config.hidden, alpha=1e-3, batch_size=128, learning_rate_init=3e-3, max_iter=150, early_stopping=True,
-        n_iter_no_change=15, validation_fraction=0.15, random_state=config.seed,
+        config.hidden, alpha=1e-3, batch_size=min(128, len(train) // 2), learning_rate_init=3e-3, max_iter=150,
+        early_stopping=True, n_iter_no_change=15, validation_fraction=0.15, random_state=config.seed,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -1,0 +1,247 @@
+"""The pipeline: keys, what shares a key, what is computed when, resume after a kill, damaged results."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tier import checkpoints, experiment, presets
+from tier.config import Augmentation, Defense, Experiment, Model, Tier
+from tier.context import Cancelled, Context
+from tier.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+# tiny undertrained nets leak nothing, which the audit says
+pytestmark = pytest.mark.filterwarnings("ignore:no trajectory feature separates")
+
+
+def tiny(defense: Defense = Defense(), **settings: Any) -> Experiment:
+    """A run of seconds: 40 members, two classes of signs, a net of width 4."""
+    small = {
+        "data.signs.classes": 4, "data.signs.images": 400, "data.image_size": 16, "split.target_train": 40,
+        "split.target_test": 40, "split.shadow_train": 40, "split.shadow_test": 40, "train.epochs": 6,
+        "train.threads": 1, "train.batch_size": 20,
+    }  # fmt: skip
+    return Experiment(model=Model(width=4), defense=defense).set(small | settings)
+
+
+def weights(store: Store, e: Experiment) -> dict[str, np.ndarray]:
+    found = experiment.find(store, "train", e, ["weights.safetensors"])
+    assert found is not None
+    return found.arrays("weights.safetensors")
+
+
+def assert_same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        assert array.tobytes() == second[name].tobytes(), name
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def test_importing_the_pipeline_loads_no_torch() -> None:
+    code = "import sys; import tier.experiment, tier.store, tier.figures, tier.tables, tier.summary, tier.demo; " \
+        "import tier.engine; sys.exit('torch' in sys.modules)"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_a_key_needs_known_data() -> None:
+    with pytest.raises(ValueError, match="has not been read yet"):
+        experiment.key("train", tiny())
+
+
+def test_unknown_stage_lists_the_stages() -> None:
+    with pytest.raises(ValueError, match="report"):
+        experiment.key("nonsense", tiny().set({"data.fingerprint": "0" * 64}))
+
+
+def test_equal_computations_share_a_key() -> None:
+    base = presets.get("signs")
+    plain = experiment.key("report", base.run("none"))
+    assert experiment.key("report", base.point("tier_reg", 0.0, 0.5)) == plain
+    assert experiment.key("report", base.point("tier_full", 0.0, 3.0)) == experiment.key(
+        "report", base.run("augmentation")
+    )
+    assert experiment.key("report", base.point("tier_reg", 3.0, 0.5)) != plain
+
+
+def test_what_does_not_act_is_not_in_the_key() -> None:
+    base = presets.get("signs").run("none")
+    other = base.with_(defense=Defense(name="none", augmentation=Augmentation(flip=False), tier=Tier(beta=0.9)))
+    assert experiment.key("train", other) == experiment.key("train", base)
+
+
+@pytest.mark.parametrize("setting", ["train.seed", "split.seed", "train.epochs", "model.width", "train.threads"])
+def test_what_acts_is_in_the_key(setting: str) -> None:
+    base = presets.get("signs").run("none")
+    assert experiment.key("train", base.set({setting: 7})) != experiment.key("train", base)
+
+
+def test_warm_up_is_shared_by_lambda_and_beta() -> None:
+    base = presets.get("signs")
+    keys = {experiment.key("warmup", base.point("tier_full", lam, beta)) for lam in (3.0, 9.0) for beta in (0.1, 0.5)}
+    assert len(keys) == 1
+    assert experiment.key("warmup", base.point("tier_reg", 3.0, 0.1)) not in keys
+
+
+def test_report_has_all_figures_and_every_stage_is_stored(store: Store) -> None:
+    e = tiny(Defense(name="tier_full", tier=Tier(warmup=2)))
+    seen: list[dict[str, Any]] = []
+    report = experiment.ensure(store, "report", e, Context(progress=seen.append))
+    for figure in ("train_accuracy", "test_accuracy", "test_loss", "audit_balanced_accuracy", "audit_auc",
+                   "gap_balanced_accuracy", "loss_auc", "seconds_per_epoch"):  # fmt: skip
+        assert np.isfinite(report.metrics[figure])
+    assert report.metrics["test_top5"] is None  # four classes
+    assert [event["epoch"] for event in seen if "epoch" in event] == [
+        1,
+        2,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]  # warm-up, then told again
+    assert {r.stage for r in store.ls()} == {"warmup", "train", "trajectory", "divergence", "audit", "report"}
+    again: list[dict[str, Any]] = []
+    assert experiment.ensure(store, "report", e, Context(progress=again.append)).key == report.key
+    assert again == []
+
+
+def test_shared_warm_up_is_the_same_computation(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from tier import defenses, training
+
+    e = tiny(Defense(name="tier_full", tier=Tier(warmup=3)))
+    experiment.ensure(store, "train", e)
+    problem, _ = experiment.target_sets(experiment.pin(store, e).data, e.split)
+    state = training.start(problem, e.model, e.train)
+    training.fit(problem, state, defenses.build(e.defense), e.train)
+    unbroken = {name: value.numpy() for name, value in state.model.state_dict().items()}
+    assert_same(weights(store, e), unbroken)
+    assert torch.is_tensor(next(iter(state.model.state_dict().values())))
+
+
+def test_early_stopping_path_ends_at_the_run_itself(store: Store) -> None:
+    e = tiny()
+    report = experiment.ensure(store, "report", e).metrics
+    path = experiment.ensure(store, "path", e).frame("path.parquet")
+    assert list(path["epoch"]) == [1, 2, 3, 4, 5, 6]
+    last = path.iloc[-1]
+    for figure in ("train_accuracy", "test_accuracy", "gap_balanced_accuracy", "audit_balanced_accuracy", "audit_auc"):
+        assert last[figure] == pytest.approx(report[figure], abs=1e-9), figure
+
+
+def test_maps_are_those_of_the_explainer(store: Store) -> None:
+    import torch
+
+    from tier import explainers, runtime
+
+    e = tiny(**{"explain.name": "gradcam", "data.image_size": 32})
+    found = experiment.ensure(store, "maps", e)
+    arrays = found.arrays("maps.safetensors")
+    assert arrays["maps"].shape == (2 * experiment.GALLERY, 32, 32)
+    source = experiment.dataset(experiment.pin(store, e).data)
+    x = runtime.as_pixels(torch.from_numpy(source.images[arrays["index"][:3]]))
+    y = torch.from_numpy(source.labels[arrays["index"][:3]])
+    model = experiment.model_of(store, experiment.pin(store, e))
+    np.testing.assert_allclose(arrays["maps"][:3], explainers.explain(e.explain, model, x, y).numpy(), atol=2e-3)
+
+
+def test_a_pinned_fingerprint_is_verified(store: Store) -> None:
+    from tier.data import DataError
+
+    with pytest.raises(DataError, match="fingerprint"):
+        experiment.ensure(store, "split", tiny().set({"data.fingerprint": "0" * 64}))
+
+
+def test_a_truncated_result_is_computed_again(store: Store) -> None:
+    e = tiny()
+    first = experiment.ensure(store, "train", e)
+    file = (
+        Path(store.url)
+        / "train"
+        / first.key
+        / next(
+            p.name for p in (Path(store.url) / "train" / first.key).iterdir() if p.name.endswith("weights.safetensors")
+        )
+    )
+    before = first.arrays("weights.safetensors")
+    file.write_bytes(file.read_bytes()[:-7])
+    assert experiment.find(store, "train", e) is None
+    experiment.ensure(store, "train", e)
+    assert_same(weights(store, e), before)
+
+
+def test_cancelling_keeps_the_checkpoint_and_asking_again_ends_in_the_same_weights(
+    store: Store, tmp_path: Path
+) -> None:
+    e = tiny(Defense(name="augmentation"))
+    told: list[dict[str, Any]] = []
+    with pytest.raises(Cancelled):
+        experiment.ensure(
+            store, "train", e, Context(progress=told.append, cancelled=lambda: any(x.get("epoch") == 3 for x in told))
+        )
+    key = experiment.key("train", experiment.pin(store, e))
+    assert checkpoints.last(store, key) is not None
+    experiment.ensure(store, "train", e)
+    assert checkpoints.last(store, key) is None
+    other = Store(str(tmp_path / "other"))
+    experiment.ensure(other, "train", e)
+    assert_same(weights(store, e), weights(other, e))
+
+
+def _train_slowly(url: str, text: str) -> None:
+    e = Experiment.model_validate(json.loads(text))
+    experiment.ensure(Store(url), "train", e, Context(progress=lambda event: time.sleep(0.2)))
+
+
+def test_kill_in_mid_training_resumes_to_the_same_weights(store: Store, tmp_path: Path) -> None:
+    e = tiny(Defense(name="tier_reg", tier=Tier(warmup=1)))
+    text = json.dumps(e.model_dump(mode="json", by_alias=True))
+    process = multiprocessing.get_context("spawn").Process(target=_train_slowly, args=(store.url, text))
+    process.start()
+    deadline = time.time() + 60
+    key = ""
+    while time.time() < deadline:
+        pinned = experiment.pin(store, e)
+        if pinned.data.fingerprint is not None:
+            key = experiment.key("train", pinned)
+            found = checkpoints.last(store, key)
+            if found is not None and found.record["epoch"] >= 3:
+                break
+        time.sleep(0.05)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert checkpoints.last(store, key) is not None, "no checkpoint was written before the kill"
+    assert experiment.find(store, "train", e) is None
+    told: list[dict[str, Any]] = []
+    lease = store.holder(f"train-{key}")
+    assert lease is None or lease  # a dead holder's lease runs out by itself; ensure waits for it
+    experiment.ensure(store, "train", e, Context(progress=told.append))
+    other = Store(str(tmp_path / "other"))
+    experiment.ensure(other, "train", e)
+    assert_same(weights(store, e), weights(other, e))
+
+
+def test_diverging_run_says_what_to_change_and_keeps_its_checkpoint(store: Store) -> None:
+    from tier.training import Diverged
+
+    e = tiny(Defense(name="tier_reg", tier=Tier(lambda_=1e30, beta=1e30, warmup=2)))
+    with pytest.raises(Diverged, match="learning_rate"):
+        experiment.ensure(store, "train", e)
+    assert experiment.find(store, "warmup", e) is not None
+    assert experiment.find(store, "train", e) is None
