@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -127,9 +127,9 @@ def key_figure(model: str, row: Mapping[str, Any] | None) -> None:
         if row is None:
             st.caption("Not computed yet.")
             return
-        leak, right = st.columns(2)
-        leak.metric("Audit right", words.of_hundred(row["leak"]))
-        right.metric("New images right", words.of_hundred(row["test_accuracy"]))
+        with st.container(horizontal=True, gap="medium"):
+            st.metric("Audit right", words.of_hundred(row["leak"]), width="content")
+            st.metric("New images right", words.of_hundred(row["test_accuracy"]), width="content")
         seeds = f"{row['seeds']} seeds" if row["seeds"] != 1 else "1 seed"
         st.caption(
             f"Mean of {seeds}. Audit {100 * row['leak_min']:.0f} to {100 * row['leak_max']:.0f}, new images "
@@ -210,13 +210,12 @@ def strength(models: Mapping[str, Experiment]) -> dict[str, str]:
     return {**made, "seeds" if len(seeds) > 1 else "seed": ", ".join(str(seed) for seed in seeds)}
 
 
-def share(column: Any, label: str, value: float, base: float | None, better: str) -> None:
+def share(label: str, value: float, base: float | None, better: Literal["normal", "inverse"]) -> None:
     """A share out of 100, with its distance from the undefended model's."""
     delta = None if base is None or pd.isna(value) or pd.isna(base) else round(100 * value) - round(100 * base)
     shown = "unknown" if pd.isna(value) else f"{100 * value:.0f} of 100"
-    column.metric(
-        label, shown, delta, delta_color=better, delta_description=None if delta is None else "vs. undefended"
-    )
+    against = None if delta is None else "vs. undefended"
+    st.metric(label, shown, delta, delta_color=better, delta_description=against, width="content")
 
 
 # ---- runs

@@ -61,6 +61,7 @@ def _round(
                 args=(len(rounds),),
                 icon=":material/arrow_forward:",
                 width="stretch",
+                wrap=True,
             )
         else:
             st.button(
@@ -69,6 +70,7 @@ def _round(
                 on_click=_guess,
                 args=(preset.name, model, number, True),
                 width="stretch",
+                wrap=True,
                 icon=":material/school:",
             )
             st.button(
@@ -77,6 +79,7 @@ def _round(
                 on_click=_guess,
                 args=(preset.name, model, number, False),
                 width="stretch",
+                wrap=True,
                 icon=":material/visibility_off:",
             )
         _score(rounds, guesses)

@@ -12,35 +12,34 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from tier import data, experiment, presets, tables
+from tier import data, demo, experiment, presets, tables
 from tier.config import DefenseName, Experiment
 from tier.engine import Client, Job
 from tier.presets import Preset
 from tier.store import Result, Store
 
-ROOT = Path(__file__).resolve().parent.parent
-DEMO = ROOT / "assets" / "store"  # the precomputed results that ship with the repository
 FRESH = 2.0  # seconds for which a listing of the store is taken for current
 
+Place = tuple[str, str]  # what decides which results are seen: the store's address, the demo store's
 
-def store_url() -> str:
-    """Where results are kept: TIER_STORE (any fsspec URL), else `store/` in the repository."""
-    return os.environ.get("TIER_STORE") or str(ROOT / "store")
+
+def _place() -> Place:
+    return demo.store_url(), os.environ.get("TIER_DEMO_STORE", "")
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _open(url: str, demo: str) -> Store:
-    return Store(url, below=Store(demo, read_only=True))
+def _open(place: Place) -> Store:
+    return demo.open_store(place[0])
 
 
 def store() -> Store:
-    """The store, with the demo store below it."""
-    return _open(store_url(), str(DEMO))
+    """The store, with the demo store below it (`tier.demo`)."""
+    return _open(_place())
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _connect(url: str, demo: str) -> Client:
-    return Client(_open(url, demo))
+def _connect(place: Place) -> Client:
+    return Client(_open(place))
 
 
 def engine() -> Client:
@@ -48,7 +47,7 @@ def engine() -> Client:
 
     Raises OSError or StoreError when the store cannot be written.
     """
-    return _connect(store_url(), str(DEMO))
+    return _connect(_place())
 
 
 def job(stage: str, one: Experiment) -> Job | None:
@@ -64,14 +63,14 @@ def job(stage: str, one: Experiment) -> Job | None:
 
 
 @st.cache_data(ttl=30.0, max_entries=4, show_spinner=False)
-def _available(url: str, demo: str, root: str | None) -> list[str]:
-    shelf = _open(url, demo)
+def _available(place: Place, root: str | None) -> list[str]:
+    shelf = _open(place)
     return [name for name, preset in presets.PRESETS.items() if _has_data(preset) or _has_results(shelf, preset)]
 
 
 def available() -> list[str]:
     """The presets whose results or data are present."""
-    return _available(store_url(), str(DEMO), os.environ.get(data.ROOT_VARIABLE))
+    return _available(_place(), os.environ.get(data.ROOT_VARIABLE))
 
 
 def _has_data(preset: Preset) -> bool:
@@ -107,10 +106,8 @@ def find(stage: str, one: Experiment, need: Sequence[str] = ()) -> Result | None
 
 
 @st.cache_data(max_entries=400, show_spinner=False)
-def _frame(
-    url: str, demo: str, stage: str, key: str, name: str, columns: tuple[str, ...] | None
-) -> pd.DataFrame | None:
-    result = _open(url, demo).find(stage, key, [name])
+def _frame(place: Place, stage: str, key: str, name: str, columns: tuple[str, ...] | None) -> pd.DataFrame | None:
+    result = _open(place).find(stage, key, [name])
     return None if result is None else result.frame(name, list(columns) if columns else None)
 
 
@@ -119,12 +116,12 @@ def frame(stage: str, one: Experiment, name: str, columns: Sequence[str] | None 
     result = find(stage, one, [name])
     if result is None:
         return None
-    return _frame(store_url(), str(DEMO), stage, result.key, name, tuple(columns) if columns else None)
+    return _frame(_place(), stage, result.key, name, tuple(columns) if columns else None)
 
 
 @st.cache_data(ttl=FRESH, max_entries=16, show_spinner=False)
-def _runs(url: str, demo: str, preset: str) -> pd.DataFrame:
-    return _collect(_open(url, demo), pinned(presets.get(preset)))
+def _runs(place: Place, preset: str) -> pd.DataFrame:
+    return _collect(_open(place), pinned(presets.get(preset)))
 
 
 def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
@@ -142,7 +139,7 @@ def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
 
 def runs(preset: Preset) -> pd.DataFrame:
     """All finished runs of a preset, as `tables.runs` gives them."""
-    return _runs(store_url(), str(DEMO), preset.name)
+    return _runs(_place(), preset.name)
 
 
 def paths(preset: Preset) -> pd.DataFrame:
@@ -212,7 +209,7 @@ def weights(one: Experiment) -> bytes:
 
 
 @st.cache_data(ttl=FRESH, max_entries=4, show_spinner=False)
-def _contents(url: str, demo: str) -> pd.DataFrame:
+def _contents(place: Place) -> pd.DataFrame:
     rows = [
         {
             "stage": result.stage,
@@ -222,7 +219,7 @@ def _contents(url: str, demo: str) -> pd.DataFrame:
             "newest": result.record["created"],
             "versions": str(result.record.get("version", "")),
         }
-        for result in _open(url, demo).ls()
+        for result in _open(place).ls()
     ]
     if not rows:
         return pd.DataFrame()
@@ -236,7 +233,7 @@ def _contents(url: str, demo: str) -> pd.DataFrame:
 
 def contents() -> pd.DataFrame:
     """Results in the store by stage: how many, bytes, seconds of computing, newest, versions."""
-    return _contents(store_url(), str(DEMO))
+    return _contents(_place())
 
 
 def damaged() -> list[str]:

@@ -1,5 +1,7 @@
 """The Train page's controls and the point they name: its figures when stored, its progress while it trains."""
 
+from typing import Literal
+
 import streamlit as st
 
 from dashboard import components, loaders, state, theme, words
@@ -61,16 +63,14 @@ def _stored(preset: Preset, one: Experiment, report: dict[str, object]) -> None:
     bare = loaders.metrics(preset.run("none", preset.seeds[0]))
     base = None if bare is None else tables.run("", preset.run("none", preset.seeds[0]), bare)
     st.markdown(f"**{theme.tag(row['model'])}** · {words.point(row)}")
-    for column, (label, name, better) in zip(
-        st.columns(3),
-        (
-            ("New images right", "test_accuracy", "normal"),
-            ("Audit right", "leak", "inverse"),
-            ("Gap attack right", "gap", "inverse"),
-        ),
-        strict=True,
-    ):
-        components.share(column, label, row[name], None if base is None else base[name], better)
+    shown: tuple[tuple[str, str, Literal["normal", "inverse"]], ...] = (
+        ("New images right", "test_accuracy", "normal"),
+        ("Audit right", "leak", "inverse"),
+        ("Gap attack right", "gap", "inverse"),
+    )
+    with st.container(horizontal=True, gap="large"):
+        for label, name, better in shown:
+            components.share(label, row[name], None if base is None else base[name], better)
     events = loaders.frame("train", one, "events.parquet")
     if events is None:
         st.caption("The training curves of this run are not stored.")

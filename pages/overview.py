@@ -18,8 +18,8 @@ if not len(summary):
 st.subheader("Key figures", anchor=False)
 st.markdown(words.overview(summary), width=theme.TEXT_WIDTH)
 rows = tables.by_model(summary)
-for column, model in zip(st.columns(len(SHOWN)), SHOWN, strict=True):
-    with column:
+with st.grid(len(SHOWN), min_column_width=160):
+    for model in SHOWN:
         components.key_figure(model, rows.get(model))
 components.caption_with_data(
     components.settings_line(preset, preset.experiment, seeds=len(preset.seeds)), summary, "key_figures"

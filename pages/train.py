@@ -14,10 +14,10 @@ components.title(
 if not point.trainable(preset):
     components.empty(preset, "settings of TIER")
     st.stop()
-left, right = st.columns([1, 2], gap="large")
-with left:
+grid = st.grid(5, min_column_width=120, gap="large")  # on a narrow screen the two parts stand one below the other
+with grid.cell(column_span=2):
     one, asked = point.choose(preset)
-with right:
+with grid.cell(column_span=3):
     point.show(preset, one, asked)
 
 runs, paths = loaders.runs(preset), loaders.paths(preset)

@@ -161,8 +161,8 @@ def _heading(figure: go.Figure, text: str, below: str, row: int) -> None:
     """A panel's title at its upper left, where it is read before the curves, and below it what is drawn."""
     axis = "y" if row == 1 else f"y{row}"
     figure.add_annotation(
-        text=f"<b>{text}</b><br>{below}", x=0, y=1, xref="paper", yref=f"{axis} domain", xanchor="left", yanchor="bottom",
-        yshift=6, showarrow=False, align="left", font={"size": FONT_PIXELS},
+        text=f"<b>{text}</b><br>{below}", x=0, y=1, xref="paper", yref=f"{axis} domain", xanchor="left",
+        yanchor="bottom", yshift=6, showarrow=False, align="left", font={"size": FONT_PIXELS},
     )  # fmt: skip
 
 
@@ -266,7 +266,7 @@ def training(events: pd.DataFrame, model: str, epochs: int | None = None) -> go.
     plot = (height - TOP - BOTTOM) * (1 - gap) / 2
     panels = (
         (1, ("train_accuracy", "members (seen)", True), ("test_accuracy", "non-members (new)", False)),
-        (2, ("gap_balanced_accuracy", "guess 'member if right'", True), ("loss_auc", "loss attack (AUC)", True)),
+        (2, ("gap_balanced_accuracy", "gap attack", True), ("loss_auc", "loss attack (AUC)", True)),
     )
     for row, *lines in panels:
         low, high = _axis_range(*(events[column] for column, _, _ in lines), include=[0.5] if row == 2 else [0.0])
@@ -286,7 +286,7 @@ def training(events: pd.DataFrame, model: str, epochs: int | None = None) -> go.
     last = epochs or int(events["epoch"].max() if len(events) else 1)
     figure.update_xaxes(range=[0, last + 0.5])
     figure.update_xaxes(title="epoch", row=2, col=1)
-    return _finish(figure, height)
+    return _finish(figure, height, 165)
 
 
 def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None = None) -> go.Figure:
@@ -338,10 +338,6 @@ def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None 
     left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"])
     _name_groups(figure, points, paths, _Panel(1, height - TOP - BOTTOM, low, high))
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
-    figure.add_annotation(
-        x=right, y=0.5, xanchor="right", yanchor="top", text="0.5: the attack only guesses", showarrow=False,
-        font={"size": 12},
-    )  # fmt: skip
     below = "bars: 95 % interval of a run; lines: early stopping"
     _heading(figure, "Up: leaks more. Right: more accurate", below, 1)
     figure.update_yaxes(range=[low, high], title="audit balanced accuracy")
@@ -351,7 +347,7 @@ def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None 
 
 def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, panel: _Panel) -> None:
     """Write each group's name in the right margin, level with its mean, behind the group's own marker."""
-    names: list[tuple[float, str]] = []
+    names = [(0.5, "guessing (0.5)")]
     headline = points[points["headline"]]
     for model, part in headline.groupby("model", sort=False):
         look = style(str(model))

@@ -68,7 +68,7 @@ def open_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: FakeEngin
 
     def start(page: str, store: Path, **query: str | list[str]) -> AppTest:
         monkeypatch.setenv("TIER_STORE", str(store))
-        monkeypatch.setattr(loaders, "DEMO", tmp_path / "no_demo")
+        monkeypatch.setenv("TIER_DEMO_STORE", str(tmp_path / "no_demo"))
         st.cache_data.clear()
         test = AppTest.from_file(str(APP), default_timeout=30)
         for name, value in query.items():

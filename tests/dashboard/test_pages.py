@@ -73,7 +73,12 @@ for page in {PAGES!r}:
     assert not test.exception, page
     print(page, "torch" in sys.modules)
 """
-    environment = {"TIER_STORE": str(full_store), "PATH": "", "PYTHONPATH": str(APP.parents[1])}
+    environment = {
+        "TIER_STORE": str(full_store),
+        "TIER_DEMO_STORE": str(full_store / "no"),
+        "PATH": "",
+        "PYTHONPATH": str(APP.parents[1]),
+    }
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == [word for page in PAGES for word in (page, "False")]

@@ -1,0 +1,115 @@
+"""A real server, started as a user would from another folder, and a real browser."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+Serve = Callable[[Path], str]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def up(url: str, within: float = 60.0) -> None:
+    """Wait until the server answers."""
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise TimeoutError(f"{url} does not answer")
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """A function that starts a server on a store (without the demo store below it), from a folder that is not the
+    repository, and gives its address.
+    """
+    servers: list[subprocess.Popen[bytes]] = []
+
+    def start(store: Path) -> str:
+        port, folder = free_port(), tmp_path_factory.mktemp("elsewhere")
+        command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "dashboard" / "app.py")]
+        command += ["--server.port", str(port), "--server.headless", "true"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
+        with (folder / "server.log").open("wb") as log:
+            server = subprocess.Popen(
+                command, cwd=folder, stdout=log, stderr=log, start_new_session=True,
+                env=environment | {"TIER_STORE": str(store), "TIER_DEMO_STORE": str(folder / "no_demo")},
+            )  # fmt: skip
+        servers.append(server)
+        url = f"http://localhost:{port}"
+        up(url)
+        return url
+
+    yield start
+    for server in servers:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no Chromium on the PATH")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def view(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """A function that opens an address in a fresh session: `view(url, theme="dark", width=1440)`."""
+    contexts = []
+
+    def start(url: str, theme: str = "light", width: int = 1440) -> Page:
+        context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 1000})  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.goto(url)
+        settle(page)
+        return page
+
+    yield start
+    for context in contexts:
+        context.close()
+
+
+def settle(page: Page, limit: float = 60.0) -> None:
+    """Wait until the script has ended and the page's text has stood still for half a second."""
+    end, last, since = time.monotonic() + limit, None, time.monotonic()
+    while time.monotonic() < end:
+        busy = page.locator('[data-testid="stStatusWidget"], [data-testid="stSkeleton"]').count()
+        text = page.inner_text("body")
+        if busy or text != last:
+            last, since = text, time.monotonic()
+        elif time.monotonic() - since > 0.5:
+            return
+        page.wait_for_timeout(100)
+    raise TimeoutError(f"the page did not come to rest within {limit:g} s")
