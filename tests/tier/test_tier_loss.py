@@ -261,6 +261,18 @@ def test_the_attribution_costs_one_backward_pass_and_no_second_derivative(mode: 
     assert _Counted.passes == 1 + len(sizes)
 
 
+def test_the_attribution_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
+    grad, found = torch.autograd.grad, []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        found.append(grad(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(torch.autograd, "grad", spy)
+    tier_loss(plain_net(), images(4, 8, 8), labels(4), EPOCH)
+    assert [one.requires_grad for (one,) in found] == [False]
+
+
 def test_both_ways_to_minimise_give_the_same_gradient() -> None:
     x, y = images(4), labels(4)
     first, second = net().train(), net().train()

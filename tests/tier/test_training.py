@@ -347,6 +347,7 @@ class TestOptimizer:
         sgd = start(data, SMALL, Train(optimizer="sgd", momentum=0.8, weight_decay=0.06)).optimizer
         assert isinstance(sgd, optim.SGD)
         assert (sgd.defaults["momentum"], sgd.defaults["weight_decay"]) == (0.8, 0.06)
+        assert sgd.defaults["nesterov"]
 
     @pytest.mark.parametrize("clip", [None, 0.01])
     def test_the_gradient_is_clipped_to_its_norm(self, clip: float | None) -> None:
