@@ -252,8 +252,15 @@ def _compute(store: Store, work: list[tuple[str, str, Experiment]]) -> None:
 
 
 def _summary_table(summary: dict[str, Any]) -> Table:
-    table = Table("defense", *FIGURES)
-    for name, figures in summary.items():
-        cells = ["-" if figures[f] is None else f"{figures[f]:.3f}" for f in FIGURES]
-        table.add_row(name, *cells)
+    """Figures down, defenses across, each with its 95 % interval where there is one."""
+    table = Table("figure", *summary)
+    for figure in FIGURES:
+        table.add_row(figure, *(_cell(of[figure], of["intervals"][figure]) for of in summary.values()))
+    table.add_row("seeds", *(", ".join(map(str, of["seeds"])) for of in summary.values()))
     return table
+
+
+def _cell(value: float | None, interval: list[float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" + (f"  [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")

@@ -1,0 +1,175 @@
+"""The command line: settings, errors in one sentence, run / show / sweep / store on a store of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tier import cli, data, demo, experiment, presets
+from tier.config import Defense, Experiment, Model, Tier
+from tier.presets import Preset
+from tier.store import Store
+from tier.summary import FIGURES
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.filterwarnings("ignore:no trajectory feature separates")
+
+
+@pytest.fixture(scope="module")
+def preset() -> Preset:
+    """A preset of seconds, registered for this module only."""
+    e = Experiment(model=Model(width=4)).set(
+        {
+            "data.signs.classes": 8, "data.signs.images": 300, "data.image_size": 16, "split.target_train": 40,
+            "split.target_test": 40, "split.shadow_train": 10, "split.shadow_test": 10, "train.epochs": 3,
+            "train.threads": 1, "train.batch_size": 20,
+        }
+    )  # fmt: skip
+    e = e.set({"data.fingerprint": data.load(e.data).fingerprint})  # presets that ship are pinned
+    tier = Tier(warmup=1)
+    made = Preset(
+        name="tiny",
+        title="tiny",
+        why="tests",
+        experiment=e,
+        defenses=tuple(Defense(name=n, tier=tier) for n in ("none", "augmentation", "tier_reg", "tier_full")),
+        seeds=(0, 1),
+        lambdas=(0.0, 5.0),
+        betas=(0.1,),
+    )
+    presets.PRESETS["tiny"] = made
+    yield made
+    del presets.PRESETS["tiny"]
+
+
+@pytest.fixture(scope="module")
+def store(preset: Preset, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store in which `run tiny` has computed two defenses."""
+    where = Store(str(tmp_path_factory.mktemp("cli") / "store"))
+    result = CliRunner().invoke(
+        cli.app, ["run", "tiny", "--defense", "none", "--defense", "tier_reg", "--store", where.url]
+    )
+    assert result.exit_code == 0, result.output
+    return where
+
+
+def show(store: Store, *arguments: str) -> dict:
+    result = CliRunner().invoke(cli.app, ["show", "tiny", "--json", "--store", store.url, *arguments])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_show_json_has_every_figure_with_its_interval(store: Store) -> None:
+    shown = show(store)
+    assert shown["preset"] == "tiny"
+    assert set(shown["defenses"]) == {"none", "tier_reg"}
+    for figures in shown["defenses"].values():
+        assert figures["seeds"] == [0, 1]
+        assert set(figures["intervals"]) == set(FIGURES)
+        for name in FIGURES:
+            low, high = figures["intervals"][name]
+            assert low <= figures[name] <= high, name
+
+
+def test_show_means_are_those_of_the_records(store: Store, preset: Preset) -> None:
+    reports = [experiment.find(store, "report", preset.run("none", seed)) for seed in (0, 1)]
+    mean = sum(r.metrics["test_accuracy"] for r in reports if r is not None) / 2
+    assert show(store)["defenses"]["none"]["test_accuracy"] == pytest.approx(mean)
+
+
+def test_one_seed_has_no_interval_of_time(store: Store) -> None:
+    figures = show(store, "--seed", "0")["defenses"]["none"]
+    assert figures["intervals"]["seconds_per_epoch"] is None
+    assert "seconds_per_epoch interval" in figures["refused"]
+
+
+def test_show_says_what_is_missing(store: Store) -> None:
+    result = CliRunner().invoke(cli.app, ["show", "tiny", "--store", store.url])
+    assert "Not in the store: augmentation, tier_full" in result.output
+
+
+def test_run_again_computes_nothing(store: Store) -> None:
+    before = {(r.stage, r.key, r.record["created"]) for r in store.ls()}
+    result = CliRunner().invoke(cli.app, ["run", "tiny", "--defense", "none", "--store", store.url])
+    assert result.exit_code == 0
+    assert {(r.stage, r.key, r.record["created"]) for r in store.ls()} == before
+
+
+def test_sweep_computes_the_grid_and_shares_lambda_zero(store: Store, preset: Preset) -> None:
+    result = CliRunner().invoke(
+        cli.app, ["sweep", "tiny", "--defense", "tier_reg", "--over", "lambda=0,2", "--store", store.url]
+    )
+    assert result.exit_code == 0, result.output
+    assert experiment.find(store, "report", preset.point("tier_reg", 2.0, 0.1)) is not None
+    assert len({r.key for r in store.ls("train")}) == 5  # none and tier_reg, two seeds each, and lambda 2
+
+
+def test_demo_export_keeps_pages_working_without_heavy_files(store: Store, preset: Preset, tmp_path: Path) -> None:
+    target = Store(str(tmp_path / "assets"))
+    lines = list(demo.export(store, target, ["tiny"]))
+    assert lines
+    assert not target.verify()
+    first, second = (experiment.find(target, "train", preset.run("none", seed)) for seed in (0, 1))
+    assert first is not None and second is not None
+    assert first.has("samples.parquet") and second.has("samples.parquet")
+    assert not first.has("weights.safetensors")
+    point = experiment.find(target, "trajectory", preset.point("tier_reg", 2.0, 0.1))
+    assert point is None or (point.has("curves.parquet") and not point.has("samples.parquet"))
+    assert show(target)["defenses"].keys() == {"none", "tier_reg"}
+    assert list(demo.export(store, target, ["tiny"])) == []  # nothing is rewritten
+    target.write("report", "f" * 64, {}, {"metrics": {}})
+    assert [line.split()[0] for line in demo.export(store, target, ["tiny"])] == ["removed"]
+
+
+def test_store_commands(store: Store) -> None:
+    runner = CliRunner()
+    listed = runner.invoke(cli.app, ["store", "ls", "--stage", "report", "--store", store.url])
+    assert listed.exit_code == 0 and "tier_reg" in listed.output
+    checked = runner.invoke(cli.app, ["store", "verify", "--store", store.url])
+    assert checked.exit_code == 0 and "0 problems" in checked.output
+    swept = runner.invoke(cli.app, ["store", "gc", "--dry-run", "--store", store.url])
+    assert swept.exit_code == 0
+
+
+def test_verify_fails_on_a_damaged_file(store: Store, tmp_path: Path) -> None:
+    copy = Store(str(tmp_path / "copy"))
+    report = store.ls("split") or store.ls("train")
+    store.export(report[0].stage, report[0].key, copy)
+    victim = next(p for p in Path(copy.url).rglob("*.parquet"))
+    victim.write_bytes(victim.read_bytes()[:-3])
+    result = CliRunner().invoke(cli.app, ["store", "verify", "--store", copy.url])
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nope"], "choose one of signs"),
+        (["run", "signs", "--set", "train.epoch=3"], "train has epochs"),
+        (["run", "signs", "--set", "epochs"], "name=value"),
+        (["run", "signs", "--defense", "dpsgd"], "has no defense 'dpsgd'"),
+        (["sweep", "signs", "--over", "gamma=1"], "--over takes lambda"),
+        (["sweep", "signs", "--defense", "none"], "tier_full or tier_reg"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tier", *arguments, *(["--store", str(tmp_path)])],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_assignments_are_json_or_text() -> None:
+    assert cli.assignments(["a.b=1", "c=x", "d=null", "e=[1,2]"]) == {"a.b": 1, "c": "x", "d": None, "e": [1, 2]}
+
+
+def test_presets_are_listed() -> None:
+    listed = CliRunner().invoke(cli.app, ["presets"])
+    assert listed.exit_code == 0 and "gtsrb" in listed.output
