@@ -130,11 +130,7 @@ def key_figure(model: str, row: Mapping[str, Any] | None) -> None:
         with st.container(horizontal=True, gap="medium"):
             st.metric("Audit right", words.of_hundred(row["leak"]), width="content")
             st.metric("New images right", words.of_hundred(row["test_accuracy"]), width="content")
-        seeds = f"{row['seeds']} seeds" if row["seeds"] != 1 else "1 seed"
-        st.caption(
-            f"Mean of {seeds}. Audit {100 * row['leak_min']:.0f} to {100 * row['leak_max']:.0f}, new images "
-            f"{100 * row['test_accuracy_min']:.0f} to {100 * row['test_accuracy_max']:.0f}."
-        )
+        st.caption(words.spread(row))
 
 
 def download(data: pd.DataFrame | str, name: str, key: str = "", form: str = "CSV") -> None:
@@ -287,7 +283,9 @@ def _progress(stage: str, one: Experiment) -> None:
                 st.rerun()
         st.progress(_overall(job))
         events = loaders.engine().history(job.key)
-        if len(events):
+        if not len(events):
+            st.caption("The first run of a session starts the engine and reads the images; that takes some seconds.")
+        else:
             figure = figures.training(events, one.defense.canonical().name, one.train.epochs)
             plot(figure, "training", words.training(events), key=f"live_{job.key}")
             st.markdown(words.training(events), width=theme.TEXT_WIDTH)
@@ -317,7 +315,7 @@ def _progress_text(job: Job) -> str:
     if job.status == "queued":
         place = f" Number {job.position} in the queue." if job.position else ""
         parts = [f":material/schedule: **{step[:1].upper()}{step[1:]}.**{place}"]
-    elif job.epoch and job.epochs:
+    elif job.epoch and job.epochs and job.step == "training":
         parts.append(f"Epoch {job.epoch} of {job.epochs}.")
     if job.eta_seconds is not None:
         parts.append(f"About {duration(job.eta_seconds)} left.")

@@ -80,6 +80,23 @@ def label(model: str) -> str:
     return figures.style(model).label
 
 
+def spread(row: Mapping[str, Any]) -> str:
+    """How sure a key figure is: the range over its seeds, or the one run's interval."""
+    if row["seeds"] > 1:
+        return (
+            f"Mean of {row['seeds']} seeds; from seed to seed the audit is right for "
+            f"{_range(row, 'leak_min', 'leak_max')}, the model for "
+            f"{_range(row, 'test_accuracy_min', 'test_accuracy_max')} new images."
+        )
+    if pd.isna(row["low"]) or pd.isna(row["high"]):
+        return "One seed."
+    return f"One seed; the audit's 95 % interval is {_range(row, 'low', 'high')}."
+
+
+def _range(row: Mapping[str, Any], low: str, high: str) -> str:
+    return f"{100 * row[low]:.0f} to {100 * row[high]:.0f}"
+
+
 def overview(summary: pd.DataFrame) -> str:
     """What the key figures say: TIER against no defense and against augmentation alone."""
     rows = tables.by_model(summary)

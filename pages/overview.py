@@ -22,7 +22,7 @@ with st.grid(len(SHOWN), min_column_width=160):
     for model in SHOWN:
         components.key_figure(model, rows.get(model))
 components.caption_with_data(
-    components.settings_line(preset, preset.experiment, seeds=len(preset.seeds)), summary, "key_figures"
+    components.settings_line(preset, preset.experiment, seeds=summary["seeds"].max()), summary, "key_figures"
 )
 
 st.subheader("Guess: was this image in the training data?", anchor=False)
