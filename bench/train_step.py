@@ -1,6 +1,6 @@
 """What a TIER training step costs over a plain one, beside the limit of 13 forward units against 3.
 
-Prints one line per net and precision: `CONFIG precision plain_img_s P tier_img_s T tier_over_plain R naive_over_plain N`.
+Prints a line per net and precision: `CONFIG precision plain_img_s P tier_img_s T tier_over_plain R naive_over_plain N`.
 Plain, TIER and naive steps are interleaved in one run on the same batch; each figure is a median. `naive` reads
 Algorithm 1 line by line: a forward pass of its own for the attribution, one pass per level.
 """

@@ -5,9 +5,9 @@ A field that the paper leaves open is a field here, never a constant elsewhere; 
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 DefenseName = Literal["none", "augmentation", "tier_reg", "tier_full"]
 ExplainerName = Literal["gradient", "gradcam"]
@@ -15,6 +15,17 @@ ArchitectureName = Literal["small", "resnet18_cifar", "resnet18_imagenet", "mobi
 Fill = Literal["channel_mean", "scalar_mean", "zero"]
 ChannelReduction = Literal["mean_abs", "abs_mean"]
 Target = Literal["label", "predicted"]
+
+
+def _rising_fractions(levels: tuple[float, ...]) -> tuple[float, ...]:
+    if not levels or any(not 0 <= level <= 1 for level in levels) or list(levels) != sorted(set(levels)):
+        raise ValueError(
+            f"levels are rising fractions of the pixels between 0 and 1, such as 0.05, 0.1, 0.2; not {levels}"
+        )
+    return levels
+
+
+Levels = Annotated[tuple[float, ...], AfterValidator(_rising_fractions)]
 
 
 class Config(BaseModel):
@@ -77,7 +88,7 @@ class Tier(Config):
 
     lambda_: float = Field(7.0, ge=0.0, alias="lambda")
     beta: float = Field(0.3, ge=0.0)
-    levels: tuple[float, ...] = (0.05, 0.10, 0.20)
+    levels: Levels = (0.05, 0.10, 0.20)
     warmup: int = Field(5, ge=0)
     confidence: Literal["logit", "probability"] = "logit"
     variance: Literal["batch", "levels"] = "batch"
@@ -118,11 +129,10 @@ class Defense(Config):
             name = "augmentation" if self.augments else "none"
         elif self.base_augmentation == "standard":
             name = "tier_full"
-        return Defense(
-            name=name,
-            augmentation=self.augmentation if self.augments else Augmentation(),
-            tier=self.tier if self.regularizes else Tier(),
-        )
+        tier = self.tier if self.regularizes else Tier()
+        if tier.lambda_schedule == "constant":
+            tier = tier.model_copy(update={"ramp": Tier().ramp})
+        return Defense(name=name, augmentation=self.augmentation if self.augments else Augmentation(), tier=tier)
 
 
 class Train(Config):
@@ -153,7 +163,7 @@ class Explain(Config):
 class Trajectory(Config):
     """The removal order and operator of the MoRF / LeRF curves (section IV, eq. 1 and 2)."""
 
-    levels: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    levels: Levels = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     alpha: float = Field(0.1, ge=0.0)  # weight of the total variation
     sign: Literal["signed", "absolute"] = "signed"
     operator: Literal["mean", "zero"] = "mean"
@@ -162,7 +172,7 @@ class Trajectory(Config):
 class Divergence(Config):
     """The attribution-guided perturbation profile (section V-A)."""
 
-    levels: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    levels: Levels = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
     channel_reduction: ChannelReduction = "abs_mean"  # V-A: absolute mean gradient across channels
     fill: Fill = "channel_mean"
     batch: int = Field(128, ge=2)  # images per unit in the batch-mean tests

@@ -18,6 +18,7 @@ from torch import Tensor, nn, optim
 from tier import config, defenses, models
 from tier.context import Cancelled
 from tier.defenses.augmentation import augment
+from tier.explainers.base import inspecting
 from tier.metrics import auc, balanced_accuracy, top_k_accuracy
 from tier.perturbation import NoOrder
 from tier.runtime import as_pixels, autocast, device, generator, seeded, session
@@ -226,15 +227,10 @@ def _advice(values: dict[str, float], settings: config.Train, place: str) -> str
 
 
 def predict(model: nn.Module, images: Tensor, batch_size: int = 500) -> Tensor:
-    """Logits `(N, K)` float32 on the CPU of uint8 images, in evaluation mode; the model's mode comes back."""
-    was_training, where = model.training, next(model.parameters()).device
-    model.eval()
-    try:
-        with torch.inference_mode():
-            parts = [model(as_pixels(part.to(where))).float().cpu() for part in images.split(batch_size)]
-    finally:
-        model.train(was_training)
-    return torch.cat(parts)
+    """Logits `(N, K)` float32 on the CPU of uint8 images, in evaluation mode; the model's modes come back."""
+    where = next(model.parameters()).device
+    with inspecting(model), torch.inference_mode():
+        return torch.cat([model(as_pixels(part.to(where))).float().cpu() for part in images.split(batch_size)])
 
 
 def monitor(model: nn.Module, problem: Problem) -> dict[str, float]:

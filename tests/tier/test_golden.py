@@ -17,7 +17,7 @@ def test_every_stage_is_listed() -> None:
 @pytest.mark.parametrize("run", golden.keys())
 def test_keys_of_presets_are_unchanged(run: str) -> None:
     assert golden.keys()[run] == KNOWN["keys"].get(run), (
-        f"the keys of {run} changed, so its stored results are no longer found. If that is meant, rebuild the demo store "
+        f"the keys of {run} changed: its stored results are no longer found. If that is meant, rebuild the demo store "
         "and run python -m tests.tier.golden"
     )
 
@@ -25,6 +25,6 @@ def test_keys_of_presets_are_unchanged(run: str) -> None:
 @pytest.mark.parametrize("stage", golden.SOURCES)
 def test_code_of_stages_is_unchanged(stage: str) -> None:
     assert golden.code()[stage] == KNOWN["code"].get(stage), (
-        f"the code behind stage '{stage}' changed: raise its version in tier/experiment.py, or confirm that results are "
-        "equal; then run python -m tests.tier.golden"
+        f"the code behind stage '{stage}' changed: raise its version in tier/experiment.py, or confirm that results "
+        "are equal; then run python -m tests.tier.golden"
     )

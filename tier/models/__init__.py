@@ -19,7 +19,7 @@ def build(config: Model, classes: int, mean: Tensor, std: Tensor, seed: int = 0)
     body: nn.Module
     candidates: tuple[str, ...]
     # torchvision's MobileNetV2 initialises itself from the global generator; fork it so that nobody else is disturbed
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         if config.architecture == "small":
             body, candidates = _small.SmallResNet(classes, config.width), _small.CAM_CANDIDATES
