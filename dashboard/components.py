@@ -256,7 +256,7 @@ def watch(stage: str, one: Experiment) -> bool:
     """Show the run that computes a result, if there is one; says whether there is."""
     try:
         job = loaders.job(stage, one)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         engine_failed(error)
         return True
     if job is None or job.status == "done":
@@ -269,6 +269,7 @@ def _progress(stage: str, one: Experiment) -> None:
     """One run: its place in the queue, progress, time left, Cancel, live curves; drawn anew each second."""
     job = loaders.job(stage, one)
     if job is None or job.status == "done":
+        loaders.refresh()
         st.rerun()  # the page finds the result, or no run any more
     if job.over:
         _ended(job)
@@ -297,7 +298,7 @@ def forget_requester() -> None:
         return
     try:
         jobs = loaders.engine().jobs()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         log.warning("the engine cannot be asked for its jobs: %s", error)
         return
     if not any(state.requester() in job.requesters and not job.over for job in jobs):

@@ -167,8 +167,12 @@ def weights(preset: Preset) -> None:
 
 @st.fragment(run_every=2.0)
 def jobs() -> None:
-    """The engine's runs, newest first, renewed every two seconds."""
-    known = loaders.engine().jobs()
+    """The engine's runs, with the traceback of each that failed, renewed every two seconds."""
+    try:
+        known = loaders.engine().jobs()
+    except (OSError, RuntimeError, ValueError) as error:
+        components.engine_failed(error)
+        return
     if not known:
         st.caption(
             "Nothing has been asked for. Runs started on the page Train, or by `python -m tier run`, appear here."
@@ -200,11 +204,7 @@ def jobs() -> None:
             "key": TEXT("Key"),
         },
     )
-
-
-def failures() -> None:
-    """The traceback of every run that failed."""
-    for job in loaders.engine().jobs():
+    for job in known:
         if job.status == "failed" and job.details:
             with st.expander(f"Why it failed: {state.plain(job_text(job), 120)}", icon=":material/bug_report:"):
                 st.code(job.details, language=None)

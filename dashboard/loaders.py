@@ -119,7 +119,7 @@ def frame(stage: str, one: Experiment, name: str, columns: Sequence[str] | None 
     return _frame(_place(), stage, result.key, name, tuple(columns) if columns else None)
 
 
-@st.cache_data(ttl=FRESH, max_entries=16, show_spinner=False)
+@st.cache_data(ttl=FRESH, max_entries=16, show_spinner="Reading the stored results …")
 def _runs(place: Place, preset: str) -> pd.DataFrame:
     return _collect(_open(place), pinned(presets.get(preset)))
 
@@ -140,6 +140,11 @@ def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
 def runs(preset: Preset) -> pd.DataFrame:
     """All finished runs of a preset, as `tables.runs` gives them."""
     return _runs(_place(), preset.name)
+
+
+def refresh() -> None:
+    """Look into the store anew at the next listing, because something has just been finished."""
+    _runs.clear()
 
 
 def paths(preset: Preset) -> pd.DataFrame:
@@ -208,7 +213,7 @@ def weights(one: Experiment) -> bytes:
 # ---- the store itself
 
 
-@st.cache_data(ttl=FRESH, max_entries=4, show_spinner=False)
+@st.cache_data(ttl=FRESH, max_entries=4, show_spinner="Reading the stored results …")
 def _contents(place: Place) -> pd.DataFrame:
     rows = [
         {

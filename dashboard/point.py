@@ -63,6 +63,8 @@ def _stored(preset: Preset, one: Experiment, report: dict[str, object]) -> None:
     bare = loaders.metrics(preset.run("none", preset.seeds[0]))
     base = None if bare is None else tables.run("", preset.run("none", preset.seeds[0]), bare)
     st.markdown(f"**{theme.tag(row['model'])}** · {words.point(row)}")
+    if not one.defense.regularizes:
+        st.caption("At lambda 0 TIER is off: this is the same training without it.")
     shown: tuple[tuple[str, str, Literal["normal", "inverse"]], ...] = (
         ("New images right", "test_accuracy", "normal"),
         ("Audit right", "leak", "inverse"),

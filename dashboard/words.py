@@ -52,7 +52,7 @@ PRESET_HELP = """Data, models and defenses that belong together. Others appear w
 STAKES = (
     """A model knows the images it was trained on better than others, and an outsider can use that to find out who or
     what was in the training data.""",
-    """An explanation makes it easier: remove the pixels it points at, one tenth after the other, and watch how the
+    """An explanation is one more clue: remove the pixels it points at, one tenth after the other, and watch how the
     model's confidence falls.""",
     "Images that the model has seen tend to fall differently, so this curve can work as a fingerprint of membership.",
     """TIER trains the model to fall alike on all images; these pages show how well that works, what it costs, and what

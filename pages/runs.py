@@ -12,7 +12,6 @@ components.title("Runs", "What is being computed, what is stored, with which ver
 
 st.subheader("Jobs", anchor=False)
 listing.jobs()
-listing.failures()
 
 st.subheader("Results of this preset", anchor=False)
 runs = loaders.runs(preset)

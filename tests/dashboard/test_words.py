@@ -1,0 +1,102 @@
+"""The sentences follow the numbers, also where TIER does worse."""
+
+import pandas as pd
+
+from dashboard import words
+from tier import tables
+
+
+def summary(tier_leak: float, tier_right: float) -> pd.DataFrame:
+    rows = [
+        {"model": "none", "seeds": 3, "leak": 0.90, "test_accuracy": 0.60},
+        {"model": "augmentation", "seeds": 3, "leak": 0.60, "test_accuracy": 0.68},
+        {"model": "tier_full", "seeds": 3, "leak": tier_leak, "test_accuracy": tier_right},
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_overview_says_when_augmentation_is_at_least_as_good() -> None:
+    worse = words.overview(summary(0.65, 0.55))
+    assert "90 of 100" in worse
+    assert "5 more" in worse
+    assert "13 fewer" in worse
+    assert "at least as good in both" in worse
+    better = words.overview(summary(0.55, 0.70))
+    assert "5 fewer" in better
+    assert "2 more" in better
+    assert "at least as good" not in better
+
+
+def test_the_overview_compares_nothing_that_is_missing() -> None:
+    assert "nothing can be compared" in words.overview(summary(0.6, 0.6).head(2))
+
+
+def difference(value: float, null: float) -> pd.DataFrame:
+    return pd.DataFrame({
+        "model": "none", "level": [0.0, 0.1], "difference": [value / 2, value], "low": value - 0.01,
+        "high": value + 0.01, "null_low": -null, "null_high": null,
+    })  # fmt: skip
+
+
+def test_trajectories_tell_chance_from_evidence() -> None:
+    clear = words.trajectories(difference(0.2, 0.05))["none"]
+    assert "+0.20" in clear
+    assert "at 2 of 2 levels" in clear
+    assert "all inside the null band" in words.trajectories(difference(0.02, 0.05))["none"]
+
+
+def effects_table(effects: list[float], p: float = 0.001) -> pd.DataFrame:
+    return pd.DataFrame({
+        "removed": [0.1 * (i + 1) for i in range(len(effects))], "members": 2.0, "nonmembers": 1.0, "d": effects,
+        "t_p": p, "n_members": 10,
+    })  # fmt: skip
+
+
+def test_divergence_names_the_largest_effect_and_its_doubt() -> None:
+    said = words.divergence({"none": effects_table([0.1, -0.5])})["none"]
+    assert "20 %" in said
+    assert "less on members" in said
+    assert "not significant" in words.divergence({"none": effects_table([0.1], p=0.5)})["none"]
+    none = effects_table([float("nan")])
+    assert "no test" in words.divergence({"none": none})["none"]
+
+
+def test_an_inversion_is_named_only_when_both_signs_are_significant() -> None:
+    assert "TIER Full" in str(words.inversions({"tier_full": effects_table([-0.5, 0.5])}))
+    assert words.inversions({"tier_full": effects_table([-0.5, 0.5], p=0.4)}) is None
+    assert words.inversions({"tier_full": effects_table([0.5, 0.5])}) is None
+
+
+def test_the_papers_inversion_is_counted_from_its_tables() -> None:
+    said = words.paper(tables.PAPER_DIVERGENCE["none"], tables.PAPER_DIVERGENCE["tier_full"])
+    assert "|t| = 24.1" in said
+    assert "At 3 of its 5 levels" in said
+
+
+def matched(advantages: list[float | None], clear: bool | None = True) -> pd.DataFrame:
+    rivals = [0 if value is None else 2 for value in advantages]
+    return pd.DataFrame({"advantage": advantages, "clear": clear, "rivals": rivals})
+
+
+def test_the_leak_sentence_counts_wins_and_losses() -> None:
+    said = words.leak(matched([0.1, -0.1, -0.2, None]), 12)
+    assert said.startswith("3 of 4 TIER runs")
+    assert "1 leak less" in said
+    assert "1 of them clearly" in said
+    assert "2 leak clearly more" in said
+    lost = words.leak(matched([-0.1, -0.2]), 12)
+    assert "no TIER run here beats" in lost
+    assert "nothing can be compared" in words.leak(matched([None]), 3)
+    assert "0 of them clearly" in words.leak(matched([0.1], clear=None), 3)
+
+
+def test_every_glossary_entry_is_a_sentence() -> None:
+    for term, text in words.GLOSSARY.items():
+        flat = words.flat(text)
+        assert flat.endswith("."), term
+        assert "  " not in flat, term
+
+
+def test_a_share_is_counted_out_of_a_hundred() -> None:
+    assert words.of_hundred(0.874) == "87 of 100"
+    assert words.percent(0.3) == "30 %"
