@@ -202,3 +202,19 @@ class TestRemovalImportance:
         attribution[1, 3, 3] = bad
         with pytest.raises(ValueError, match="NaN"):
             ranks(removal_importance(attribution, images(2), 0.1, "signed"))
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("values", ["random", "ties", "constant", "signed zeros"])
+def test_the_first_places_are_those_of_the_whole_order(values: str, descending: bool) -> None:
+    draw = torch.Generator().manual_seed(3)
+    maps = {
+        "random": torch.randn(4, 7, 9, generator=draw),
+        "ties": torch.randint(-2, 3, (4, 7, 9), generator=draw).float(),
+        "constant": torch.full((4, 7, 9), 0.25),
+        "signed zeros": torch.tensor([0.0, -0.0, 1.0, -1.0]).repeat(16)[:63].expand(4, 63).reshape(4, 7, 9),
+    }[values]
+    whole, few = ranks(maps, descending), ranks(maps, descending, first=13)
+    assert torch.equal(few < 13, whole < 13)
+    assert torch.equal(few[few < 13], whole[whole < 13])
+    assert (few[whole >= 13] == 63).all()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tier.config import Augmentation, Tier
 from tier.defenses.base import Defense, Terms
-from tier.perturbation import mask_levels, ranks
+from tier.perturbation import mask_levels, ranks, removed
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -31,7 +31,8 @@ def tier_loss(model: nn.Module, x: Tensor, y: Tensor, epoch: int, config: Tier =
         clean = model(leaf).float()  # (B, K)
         target = y if config.target == "label" else clean.argmax(1)
         attribution = _gradient_map(clean, leaf, target, config)  # (B, H, W)
-        masked = mask_levels(x.detach(), ranks(attribution), config.levels, config.fill)  # (L, B, C, H, W)
+        places = ranks(attribution, first=removed(max(config.levels), attribution[0].numel()))
+        masked = mask_levels(x.detach(), places, config.levels, config.fill)  # (L, B, C, H, W)
         perturbed = _masked_logits(model, masked, config)  # (L, B, K)
     ce = F.cross_entropy(clean, y)
     kl = consistency(clean, perturbed)
