@@ -14,7 +14,7 @@ from tier.config import DefenseName, Experiment
 from tier.context import Context
 from tier.presets import Preset
 from tier.store import Store
-from tier.summary import FIGURES, summarize
+from tier.summary import markdown, rows, summarize
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TIER: train, explain, attack, compare.")
 store_app = typer.Typer(no_args_is_help=True, help="Look at, check and clean the store of results.")
@@ -90,6 +90,7 @@ def show(
     defense: DefenseOption = None,
     seed: SeedOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     store: StoreOption = None,
 ) -> None:
     """Print a preset's stored figures: means over seeds with 95 % intervals."""
@@ -98,7 +99,14 @@ def show(
     if as_json:
         print(json.dumps({"preset": preset, "defenses": summary}, indent=2))
         return
-    out.print(_summary_table(summary))
+    if as_markdown:
+        print(markdown(summary))
+        return
+    header, *body = rows(summary)
+    table = Table(*header)
+    for row in body:
+        table.add_row(*row)
+    out.print(table)
     missing = [d.name for d in chosen.defenses if d.name not in summary and (not defense or d.name in defense)]
     if missing:
         out.print(f"Not in the store: {', '.join(missing)}. Compute with: python -m tier run {preset}")
@@ -249,18 +257,3 @@ def _compute(store: Store, work: list[tuple[str, str, Experiment]]) -> None:
             bars.advance(total)
     if failures:
         raise ValueError(f"{len(failures)} of {len(work)} runs failed; the rest is stored. First: {failures[0]}")
-
-
-def _summary_table(summary: dict[str, Any]) -> Table:
-    """Figures down, defenses across, each with its 95 % interval where there is one."""
-    table = Table("figure", *summary)
-    for figure in FIGURES:
-        table.add_row(figure, *(_cell(of[figure], of["intervals"][figure]) for of in summary.values()))
-    table.add_row("seeds", *(", ".join(map(str, of["seeds"])) for of in summary.values()))
-    return table
-
-
-def _cell(value: float | None, interval: list[float] | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" + (f"  [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")

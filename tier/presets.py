@@ -80,6 +80,7 @@ def get(name: str) -> Preset:
     return PRESETS[name]
 
 
+_QUICK = Train(epochs=30, learning_rate=4e-3, threads=1)
 register(
     Preset(
         name="signs",
@@ -95,7 +96,7 @@ register(
             ),
             split=Split(target_train=1000, target_test=1000, shadow_train=1000, shadow_test=1000),
             model=Model(architecture="small", width=16),
-            train=Train(epochs=30, learning_rate=4e-3, threads=1),
+            train=_QUICK,
         ),
         defenses=_defenses(Tier()),
     )
@@ -136,12 +137,12 @@ for _name, _title, _lambda, _fingerprint in (
         Preset(
             name=_name,
             title=f"{_title}, reduced",
-            why="A quarter of Table II's size and fewer epochs, to run on two cores; split.* and train.epochs set it.",
+            why="A quarter of Table II's size and the small net, to run in minutes on two cores; for more: split, model, train.",
             experiment=Experiment(
                 data=Data(source=_name, fingerprint=_fingerprint),
                 split=Split(target_train=2500, target_test=2500, shadow_train=2500, shadow_test=2500),
-                model=_RESNET,
-                train=_SGD,
+                model=Model(architecture="small", width=32),
+                train=_QUICK,
             ),
             defenses=_defenses(Tier(lambda_=_lambda)),
             seeds=(0,),

@@ -39,6 +39,26 @@ def summarize(
     return found
 
 
+def rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Figures down, defenses across, as text: a header row, then a row per figure with values and intervals."""
+    body = [[figure, *(_cell(of[figure], of["intervals"][figure]) for of in summary.values())] for figure in FIGURES]
+    seeds = ["seeds", *(", ".join(map(str, of["seeds"])) for of in summary.values())]
+    return [["figure", *summary], *body, seeds]
+
+
+def markdown(summary: dict[str, dict[str, Any]]) -> str:
+    """`rows` as a Markdown table."""
+    header, *body = rows(summary)
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _cell(value: float | None, interval: list[float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
+
+
 def _figures(store: Store, held: dict[int, dict[str, Any]], runs: dict[int, Experiment]) -> dict[str, Any]:
     out: dict[str, Any] = {"seeds": sorted(held)}
     refused: dict[str, str] = {}
