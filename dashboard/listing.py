@@ -25,6 +25,7 @@ def tests(model: str, table: pd.DataFrame, unit: str, batch: int) -> None:
     st.dataframe(
         table.assign(removed=100 * table["removed"]),
         hide_index=True,
+        placeholder="–",
         alt=f"Tests of the KL divergence of members against non-members, {label}",
         column_config={
             "removed": NUMBER("Removed", format="%.0f %%", pinned=True),

@@ -245,7 +245,7 @@ def damaged() -> list[str]:
     """What was set aside because it failed a check."""
     found = store().gc(dry_run=True, damaged_days=0.0)
     folders = {item.path.split("/")[1] for item in found if item.path.startswith("damaged/")}
-    return sorted(folders)
+    return [f"{stage} {key}, set aside {when}" for stage, key, when, _ in sorted(name.split("-") for name in folders)]
 
 
 def verify() -> list[str]:

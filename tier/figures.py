@@ -247,7 +247,7 @@ def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:
         figure.add_trace(_line(part["level"], part["mean"], name, look, bool(member)))
         ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], name, look, bool(member)))
     _label_ends(figure, panel, ends)
-    meaning = "95 % interval of the mean" if band == "mean" else "one standard deviation of the images either side"
+    meaning = "95 % interval of the mean" if band == "mean" else "one standard deviation either side"
     _heading(figure, "KL divergence from the untouched prediction", f"mean; band: {meaning}", 1)
     figure.update_yaxes(range=[low, high], title="KL divergence (nats)")
     figure.update_xaxes(tickformat=".0%", title="most important pixels replaced by the image mean")

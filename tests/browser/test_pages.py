@@ -133,6 +133,29 @@ def test_the_glossary_is_one_click_away(url: str, view: View) -> None:
     page.get_by_text("Finding out, from what a model answers").wait_for()
 
 
+@pytest.mark.parametrize("form", ["SVG", "PNG"])
+def test_a_chart_is_saved_as_an_image(url: str, view: View, form: str) -> None:
+    page = view(f"{url}/trajectories?image={form}")
+    page.locator(".stPlotlyChart .main-svg").first.hover()
+    with page.expect_download() as started:
+        page.locator('.stPlotlyChart .modebar-btn[data-title^="Download plot"]').click()
+    saved = started.value
+    assert saved.suggested_filename == f"trajectories_morf_gradient.{form.lower()}"
+    content = Path(saved.path()).read_bytes()
+    assert content.startswith(b"<svg" if form == "SVG" else b"\x89PNG")
+
+
+def test_tables_and_weights_are_downloaded(url: str, view: View) -> None:
+    page = view(f"{url}/runs")
+    for button, start in (("Data (CSV)", b"key,model"), ("Data (JSON)", b"["), ("Weights (safetensors)", b"")):
+        with page.expect_download() as started:
+            page.get_by_role("button", name=button).first.click()
+        content = Path(started.value.path()).read_bytes()
+        assert len(content) > 40
+        assert content.startswith(start)
+    assert started.value.suggested_filename == "Undefended_seed_0.safetensors"
+
+
 def test_charts_are_named_for_screen_readers(url: str, view: View) -> None:
     page = view(f"{url}/trajectories")
     page.wait_for_selector(".stPlotlyChart .main-svg")

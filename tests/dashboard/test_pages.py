@@ -180,7 +180,7 @@ def test_missing_results_are_named_and_computed_on_request(
 def test_a_damaged_store_says_what_was_set_aside(open_page: Open, damaged_store: Path) -> None:
     for page in ("trajectories", "divergence", "train", "runs"):
         test = drawn(open_page(page, damaged_store))
-    warning = next(w for w in test.warning if "set aside" in w.value)
+    warning = next(w for w in test.warning if "were set aside" in w.value)
     assert "trajectory" in warning.value
     assert "divergence" in warning.value
     assert "report" in warning.value
