@@ -137,7 +137,7 @@ for _name, _title, _lambda, _fingerprint in (
         Preset(
             name=_name,
             title=f"{_title}, reduced",
-            why="A quarter of Table II's size and the small net, for minutes on two cores; for more, set split, model, train.",
+            why="A quarter of Table II's size and the small net: minutes on two cores. For more set split, model.",
             experiment=Experiment(
                 data=Data(source=_name, fingerprint=_fingerprint),
                 split=Split(target_train=2500, target_test=2500, shadow_train=2500, shadow_test=2500),
