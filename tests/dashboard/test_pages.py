@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def test_the_chart_is_saved_in_the_format_chosen(open_page: Open, full_store: Pa
 def test_no_page_loads_torch(full_store: Path) -> None:
     script = f"""
 import sys
+from importlib.machinery import PathFinder
 from streamlit.testing.v1 import AppTest
 import dashboard.loaders as loaders
 from tests.dashboard.engines import FakeEngine
@@ -196,3 +198,26 @@ def test_checking_a_sound_store_says_so(open_page: Open, full_store: Path) -> No
     test = open_page("runs", full_store)
     test.button(key="verify").click().run()
     assert test.success
+
+
+# ---- presets
+
+
+def test_a_preset_is_offered_when_its_data_or_results_are_present(
+    open_page: Open, full_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIER_DATA", raising=False)
+    assert open_page("overview", full_store).selectbox(key="preset").options == ["signs"]
+    (tmp_path / "data" / "gtsrb").mkdir(parents=True)
+    monkeypatch.setenv("TIER_DATA", str(tmp_path / "data"))
+    test = drawn(open_page("overview", full_store, preset="gtsrb"))
+    assert test.selectbox(key="preset").value == "gtsrb"
+    assert "python -m tier run gtsrb" in test.code[0].value
+
+
+def test_no_file_of_the_dashboard_hides_another_module() -> None:
+    """Streamlit puts `dashboard/` on the path first, so a file's name must not be taken by any other module."""
+    others = [path for path in sys.path if Path(path).resolve() not in (APP.parent, APP.parents[1], Path.cwd())]
+    for file in APP.parent.glob("*.py"):
+        assert file.stem not in sys.stdlib_module_names
+        assert not any(PathFinder.find_spec(file.stem, [path]) for path in others if path), file.stem
