@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tier import presets
+
 ROOT = Path(__file__).parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
@@ -99,6 +101,14 @@ def view(browser: Browser) -> Iterator[Callable[..., Page]]:
     yield start
     for context in contexts:
         context.close()
+
+
+def next_lambda() -> tuple[str, str, str]:
+    """Lambda at first on the Train page of the preset `signs`, the slider's next stop, and beta, as the page writes them."""
+    preset = presets.get("signs")
+    usual = preset.defense("tier_full").tier
+    stops = sorted({*preset.lambdas, usual.lambda_})
+    return f"{usual.lambda_:g}", f"{stops[stops.index(usual.lambda_) + 1]:g}", f"{usual.beta:g}"
 
 
 def settle(page: Page, limit: float = 60.0) -> None:

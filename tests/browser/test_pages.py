@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.conftest import Serve, settle
+from tests.browser.conftest import Serve, next_lambda, settle
 from tests.dashboard import synthetic
 from tier import presets
 from tier.store import Store
@@ -98,13 +98,14 @@ def test_labels_in_charts_neither_overlap_nor_leave_the_chart(url: str, view: Vi
 
 
 def test_a_slider_shows_another_stored_point_and_the_link_reopens_it(url: str, view: View) -> None:
+    first, second, beta = next_lambda()
     page = view(f"{url}/train")
-    assert "lambda 7, beta 0.3" in page.inner_text("body")
+    assert f"lambda {first}, beta {beta}" in page.inner_text("body")
     page.get_by_role("slider", name="Lambda").press("ArrowRight")
     page.get_by_role("button", name="Train").last.click()
-    page.get_by_text("lambda 9, beta 0.3").wait_for()
-    assert "lambda=9" in page.url
-    assert "lambda 9, beta 0.3" in view(page.url).inner_text("body")
+    page.get_by_text(f"lambda {second}, beta {beta}").wait_for()
+    assert f"lambda={second}" in page.url
+    assert f"lambda {second}, beta {beta}" in view(page.url).inner_text("body")
 
 
 def test_a_choice_is_drawn_within_two_seconds(url: str, view: View) -> None:

@@ -118,8 +118,10 @@ def test_the_scatter_holds_every_run_and_both_paths(open_page: Open, full_store:
         assert name in spec
 
 
-def test_the_matched_table_compares_every_tier_run(open_page: Open, full_store: Path) -> None:
+def test_the_matched_table_compares_every_tier_run(open_page: Open, full_store: Path, preset: Preset) -> None:
     test = open_page("train", full_store)
     table: pd.DataFrame = test.dataframe[-1].value
     assert {"advantage", "best", "worst", "clear"} <= set(table.columns)
-    assert len(table) == 30 + 2 + 3  # the grid without lambda 0, two more seeds of Full, three seeds of Reg-only
+    runs = [preset.run(name, seed) for name in ("tier_full", "tier_reg") for seed in preset.seeds]
+    runs += [one for lam, _, one in preset.grid("tier_full") if lam > 0]
+    assert len(table) == len({experiment.key("report", one) for one in runs})
