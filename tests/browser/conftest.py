@@ -104,7 +104,7 @@ def view(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 
 def next_lambda() -> tuple[str, str, str]:
-    """Lambda at first on the Train page of the preset `signs`, the slider's next stop, and beta, as the page writes them."""
+    """Lambda as the Train page of the preset `signs` opens, the slider's next stop, and beta, as the page writes them."""
     preset = presets.get("signs")
     usual = preset.defense("tier_full").tier
     stops = sorted({*preset.lambdas, usual.lambda_})
@@ -113,6 +113,7 @@ def next_lambda() -> tuple[str, str, str]:
 
 def settle(page: Page, limit: float = 60.0) -> None:
     """Wait until the script has ended and the page's text has stood still for half a second."""
+    page.wait_for_selector('[data-testid="stMain"] h1', timeout=1000 * limit)
     end, last, since = time.monotonic() + limit, None, time.monotonic()
     while time.monotonic() < end:
         busy = page.locator('[data-testid="stStatusWidget"], [data-testid="stSkeleton"]').count()
