@@ -104,7 +104,7 @@ def view(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 
 def next_lambda() -> tuple[str, str, str]:
-    """Lambda as the Train page of the preset `signs` opens, the slider's next stop, and beta, as the page writes them."""
+    """Lambda as the Train page of `signs` opens, the slider's next stop, and beta, as the page writes them."""
     preset = presets.get("signs")
     usual = preset.defense("tier_full").tier
     stops = sorted({*preset.lambdas, usual.lambda_})
