@@ -73,13 +73,14 @@ def papers() -> None:
 def matched(frame: pd.DataFrame) -> None:
     """Each TIER run beside its rivals of equal accuracy, best advantage first."""
     shown = frame.sort_values("advantage", ascending=False, na_position="last")
-    names = {True: "yes", False: "no"}
+    names = {True: "yes", False: "no", None: "unknown"}
     columns = ["model", "lambda", "beta", "seed", "test_accuracy", "leak", "advantage", "clear"]
     columns += ["best", "best_leak", "worst", "worst_leak", "rivals"]
+    clear = [None if pd.isna(value) else bool(value) for value in shown["clear"]]
     st.dataframe(
         shown[columns].assign(
             model=[figures.style(name).label for name in shown["model"]],
-            clear=[names.get(value, "unknown") for value in shown["clear"]],
+            clear=[names.get(value) if rivals else None for value, rivals in zip(clear, shown["rivals"], strict=True)],
         ),
         placeholder="–",
         hide_index=True,

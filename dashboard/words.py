@@ -169,8 +169,8 @@ def inversions(tests: Mapping[str, pd.DataFrame]) -> str | None:
     if not turned:
         return None
     return (
-        f"{' and '.join(turned)}: the sign of the difference changes with the share removed. The two groups are then "
-        "inverted, not made equal, and an attack can use an inverted difference as well as a straight one."
+        f"{' and '.join(turned)}: the sign of the difference changes with the share removed, significantly on both "
+        "sides. An inverted difference is not a removed one: an attack can use it just as well."
     )
 
 
