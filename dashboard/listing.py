@@ -76,11 +76,12 @@ def matched(frame: pd.DataFrame) -> None:
     names = {True: "yes", False: "no", None: "unknown"}
     columns = ["model", "lambda", "beta", "seed", "test_accuracy", "leak", "advantage", "clear"]
     columns += ["best", "best_leak", "worst", "worst_leak", "rivals"]
-    clear = [None if pd.isna(value) else bool(value) for value in shown["clear"]]
+    verdicts = [None if pd.isna(value) else bool(value) for value in shown["clear"]]
+    words_for = [names[v] if rivals else None for v, rivals in zip(verdicts, shown["rivals"], strict=True)]
     st.dataframe(
         shown[columns].assign(
             model=[figures.style(name).label for name in shown["model"]],
-            clear=[names.get(value) if rivals else None for value, rivals in zip(clear, shown["rivals"], strict=True)],
+            clear=pd.array(words_for, dtype="string"),
         ),
         placeholder="–",
         hide_index=True,
