@@ -321,7 +321,7 @@ def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None 
                 },
                 marker={
                     "symbol": look.symbol, "size": 13 if headline else 8, "color": look.colour,
-                    "opacity": 0.95 if headline else 0.6, "line": {"width": 1 if headline else 0, "color": "white"},
+                    "opacity": 0.95 if headline else 0.75, "line": {"width": 1 if headline else 0, "color": "white"},
                 },
                 customdata=spare[["text"]],
                 hovertemplate="%{customdata[0]}<br>test accuracy %{x:.3f}<br>audit %{y:.3f}<extra></extra>",
