@@ -6,7 +6,6 @@ for two seconds only.
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -65,21 +64,16 @@ def job(stage: str, one: Experiment) -> Job | None:
 @st.cache_data(ttl=30.0, max_entries=4, show_spinner=False)
 def _available(place: Place, root: str | None) -> list[str]:
     shelf = _open(place)
-    return [name for name, preset in presets.PRESETS.items() if _has_data(preset) or _has_results(shelf, preset)]
+    return [
+        name
+        for name, preset in presets.known().items()
+        if data.present(preset.experiment.data.source) or _has_results(shelf, preset)
+    ]
 
 
 def available() -> list[str]:
     """The presets whose results or data are present."""
     return _available(_place(), os.environ.get(data.ROOT_VARIABLE))
-
-
-def _has_data(preset: Preset) -> bool:
-    """Whether the preset's images are drawn by us or lie under the data root."""
-    source, root = preset.experiment.data.source, os.environ.get(data.ROOT_VARIABLE)
-    if source == "signs":
-        return True
-    places = [Path(root).expanduser() / name for name in (source, f"{source}.parquet")] if root else []
-    return any(place.exists() for place in places)
 
 
 def _has_results(shelf: Store, preset: Preset) -> bool:

@@ -36,7 +36,7 @@ SeedOption = Annotated[list[int] | None, typer.Option("--seed", help="Only this 
 def list_presets() -> None:
     """List the named experiments and why each is as it is."""
     table = Table("preset", "what", "why")
-    for preset in presets.PRESETS.values():
+    for preset in presets.known().values():
         table.add_row(preset.name, preset.title, preset.why)
     out.print(table)
 

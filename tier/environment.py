@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+DATA_ROOT = "TIER_DATA"  # the environment variable that names the folder of data sets
+
 PACKAGES = (
     "torch",
     "torchvision",

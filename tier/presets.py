@@ -1,9 +1,12 @@
 """Named experiments: each says only what differs from another, and why."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tier.config import Config, Data, Defense, DefenseName, Experiment, Model, Signs, Split, Tier, Train
+from tier.environment import DATA_ROOT
 
 
 class Preset(Config):
@@ -73,11 +76,42 @@ def register(preset: Preset) -> Preset:
     return preset
 
 
+def known() -> dict[str, Preset]:
+    """The named presets, and one for each further data set that lies under the data root (TIER_DATA)."""
+    return PRESETS | {name: _own(name) for name in _found() if name not in PRESETS}
+
+
 def get(name: str) -> Preset:
-    """The preset of that name; raises ValueError listing the valid names."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset '{name}'; choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+    """The preset of that name, or one made for the data set of that name; raises ValueError listing the valid names."""
+    presets = known()
+    if name not in presets:
+        raise ValueError(f"unknown preset '{name}'; choose one of {', '.join(presets)}")
+    return presets[name]
+
+
+def _found() -> list[str]:
+    """Names of folders and parquet files under the data root."""
+    root = os.environ.get(DATA_ROOT)
+    if not root or not Path(root).expanduser().is_dir():
+        return []
+    entries = [entry for entry in Path(root).expanduser().iterdir() if not entry.name.startswith((".", "_"))]
+    return sorted(entry.stem for entry in entries if entry.is_dir() or entry.suffix == ".parquet")
+
+
+def _own(name: str) -> Preset:
+    return Preset(
+        name=name,
+        title=f"{name}, your data",
+        why="Found under TIER_DATA: the small net on up to 1,000 images per set; --set changes what does not fit.",
+        experiment=Experiment(
+            data=Data(source=name),
+            split=Split(target_train=1000, target_test=1000, shadow_train=0, shadow_test=0),
+            model=Model(architecture="small", width=32),
+            train=_QUICK,
+        ),
+        defenses=_defenses(Tier()),
+        seeds=(0,),
+    )
 
 
 _QUICK = Train(epochs=30, learning_rate=4e-3, threads=1)

@@ -95,3 +95,17 @@ def test_every_preset_is_complete() -> None:
         keys = {_key(preset.run(defense, seed)) for defense in names for seed in preset.seeds}
         assert len(keys) == len(names) * len(preset.seeds)
         assert Preset.model_validate_json(preset.model_dump_json()) == preset
+
+
+def test_each_data_set_under_the_root_is_a_preset_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "birds").mkdir()
+    (tmp_path / "fish.parquet").touch()
+    (tmp_path / "gtsrb").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "README.md").touch()
+    monkeypatch.setenv("TIER_DATA", str(tmp_path))
+    assert set(presets.known()) == {*presets.PRESETS, "birds", "fish"}
+    assert presets.get("birds").run("tier_full").data.source == "birds"
+    assert presets.get("gtsrb") is presets.PRESETS["gtsrb"]
+    with pytest.raises(ValueError, match="birds, fish"):
+        presets.get("mammals")

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from tier.config import Data
+from tier.environment import DATA_ROOT as ROOT_VARIABLE
 
-ROOT_VARIABLE = "TIER_DATA"
 DEFAULT_ROOT = "~/.cache/tier/data"  # where downloads go when no data root is given
 DOWNLOADABLE = ("cifar10", "cifar100", "gtsrb")
 FINGERPRINT_VERSION = 1
@@ -133,6 +133,19 @@ def load(config: Data, root: str | None = None, progress: Progress | None = None
             "the JPEG decoder also changes pixels, and so the fingerprint"
         )
     return _with_empty_classes_noted(dataset)
+
+
+def present(source: str, root: str | None = None) -> bool:
+    """Whether `load` would find the images without a download; nothing is read."""
+    from tier.data import torchvision_sets
+
+    base = root or os.environ.get(ROOT_VARIABLE) or None
+    if source == "signs" or (source.strip() and _find(source, base) is not None):
+        return True
+    home = Path(base or DEFAULT_ROOT).expanduser()
+    return source in DOWNLOADABLE and any(
+        torchvision_sets.is_present(source, at) for at in (home / "torchvision", home)
+    )
 
 
 def _signs(config: Data) -> Dataset:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from tier import data
 from tier.config import Data
 from tier.data import DataError, Dataset, images, limit_rows, load, torchvision_sets
 from tier.data.images import RefusedError, decode, decode_all
@@ -986,3 +987,14 @@ def test_real_data(name: str) -> None:
     assert (dataset.groups is not None) == (name == "gtsrb")
     assert ("from_cifar10" in dataset.extra) == (name == "cinic10")
     assert ("split" in dataset.extra) == (name == "openforensics")
+
+
+def test_present_is_what_load_finds_without_a_download(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "DEFAULT_ROOT", str(tmp_path / "cache"))
+    monkeypatch.delenv(data.ROOT_VARIABLE, raising=False)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "torchvision" / torchvision_sets.LAYOUT["cifar10"]).mkdir(parents=True)
+    assert data.present("signs")
+    assert data.present("mine", str(tmp_path)) and data.present(str(tmp_path / "mine"))
+    assert data.present("cifar10", str(tmp_path))
+    assert not data.present("gtsrb", str(tmp_path)) and not data.present("cifar10") and not data.present("yours")
