@@ -5,7 +5,9 @@ import time
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -13,7 +15,7 @@ from tier import demo, engine, experiment, presets
 from tier.config import DefenseName, Experiment
 from tier.context import Context
 from tier.presets import Preset
-from tier.store import Store
+from tier.store import Store, StoreError
 from tier.summary import markdown, rows, summarize
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TIER: train, explain, attack, compare.")
@@ -60,7 +62,8 @@ def run(
         for view in explainer or chosen.explainers[:1]
     ]
     _compute(where, [(label, "report", e) for label, e in runs])
-    show(preset, settings, defense, seed, store=store)
+    for view in explainer or chosen.explainers[:1]:
+        show(preset, [*(settings or []), f"explain.name={view}"], defense, seed, store=store)
 
 
 @app.command()
@@ -76,7 +79,7 @@ def sweep(
     chosen = _with_grid(presets.get(preset), over or [])
     where = demo.open_store(store)
     points = [
-        (f"{defense} lambda {lam:g} beta {beta:g} seed {number}", "report", changed(e, settings))
+        (f"{defense} lambda {lam:g} beta {beta:g} seed {number}", "report", changed(e, settings, _GRID_OPTIONS))
         for number in seed or chosen.seeds[:1]
         for lam, beta, e in chosen.grid(_regularizer(defense), number)
     ]
@@ -95,9 +98,12 @@ def show(
 ) -> None:
     """Print a preset's stored figures: means over seeds with 95 % intervals."""
     chosen = presets.get(preset)
+    changed(chosen.experiment, settings)  # refuses what cannot be set
     summary = summarize(demo.open_store(store), chosen, settings=assignments(settings), defenses=defense, seeds=seed)
+    asked = defense or [d.name for d in chosen.defenses]
+    missing = {name: f"not in this store: python -m tier run {preset}" for name in asked if name not in summary}
     if as_json:
-        print(json.dumps({"preset": preset, "defenses": summary}, indent=2))
+        print(json.dumps({"preset": preset, "defenses": summary, "refused": missing}, indent=2))
         return
     if as_markdown:
         print(markdown(summary))
@@ -107,7 +113,6 @@ def show(
     for row in body:
         table.add_row(*row)
     out.print(table)
-    missing = [d.name for d in chosen.defenses if d.name not in summary and (not defense or d.name in defense)]
     if missing:
         out.print(f"Not in the store: {', '.join(missing)}. Compute with: python -m tier run {preset}")
 
@@ -115,10 +120,11 @@ def show(
 @app.command("engine")
 def start_engine(
     store: StoreOption = None,
-    stay: Annotated[bool, typer.Option(help="Keep running without clients or work.")] = True,
+    stay: Annotated[bool, typer.Option(help="Keep running without clients or work, until it is ended.")] = True,
 ) -> None:
     """Run the engine that computes what pages and commands ask for; ends where another one serves the store."""
-    raise typer.Exit(engine.main([*(["--stay"] if stay else []), "--store", demo.store_url(store)]))
+    places = ["--store", demo.store_url(store), "--below", demo.demo_url()]
+    raise typer.Exit(engine.main([*places, *(["--stay"] if stay else [])]))
 
 
 @app.command("build-demo")
@@ -190,21 +196,31 @@ def assignments(settings: list[str] | None) -> dict[str, Any]:
     return parsed
 
 
-def changed(e: Experiment, settings: list[str] | None) -> Experiment:
-    """The experiment with `--set` applied."""
-    return e.set(assignments(settings)) if settings else e
+_OPTIONS = {"train.seed": "--seed", "defense.name": "--defense"}
+_GRID_OPTIONS = _OPTIONS | {"defense.tier.lambda": "--over", "defense.tier.beta": "--over"}
+
+
+def changed(e: Experiment, settings: list[str] | None, options: dict[str, str] = _OPTIONS) -> Experiment:
+    """The experiment with `--set` applied; refuses what has an option of its own, since every run would get it."""
+    wanted = assignments(settings)
+    for name in options.keys() & wanted.keys():
+        raise ValueError(f"--set {name} would give every run the same one; use {options[name]}")
+    return e.set(wanted) if wanted else e
 
 
 def main() -> None:
     """Run the command line; a mistake in the input is one sentence and exit code 2, not a traceback."""
     try:
         app()
-    except (ValueError, OSError) as mistake:
-        err.print(f"[red]{type(mistake).__name__}[/red]: {mistake}", highlight=False)
+    except (ValueError, OSError, StoreError) as mistake:
+        err.print(f"[red]error[/red]: {escape(_sentence(mistake))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from mistake
-    except KeyboardInterrupt:
-        err.print("Stopped. What is finished is stored; run the same command again to go on.")
-        raise SystemExit(130) from None
+
+
+def _sentence(mistake: Exception) -> str:
+    if isinstance(mistake, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}, not {e['input']!r}" for e in mistake.errors())
+    return str(mistake)
 
 
 def _explained(e: Experiment, explainer: str) -> Experiment:
@@ -253,7 +269,10 @@ def _compute(store: Store, work: list[tuple[str, str, Experiment]]) -> None:
                     bars.console.print(f"{label} {stage}: {time.perf_counter() - began:.1f} s", highlight=False)
             except ValueError as mistake:  # a point that diverged must not cost the others
                 failures.append(f"{label}: {mistake}")
-                bars.console.print(f"[red]failed[/red] {label}: {mistake}", highlight=False)
+                bars.console.print(f"[red]failed[/red] {label}: {escape(str(mistake))}", highlight=False)
+            except KeyboardInterrupt:
+                bars.console.print("Stopped. What is finished is stored; run the same command again to go on.")
+                raise typer.Exit(130) from None
             bars.advance(total)
     if failures:
         raise ValueError(f"{len(failures)} of {len(work)} runs failed; the rest is stored. First: {failures[0]}")

@@ -31,7 +31,9 @@ Levels = Annotated[tuple[float, ...], AfterValidator(_rising_fractions)]
 class Config(BaseModel):
     """A frozen settings model that refuses unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True, allow_inf_nan=False
+    )
 
     def changed(self) -> dict[str, Any]:
         """The fields that differ from their default, nested, JSON-ready: what a key is made from."""
@@ -44,7 +46,7 @@ class Signs(Config):
     classes: int = Field(24, ge=2, le=24)
     images: int = Field(6000, ge=1)
     detail: float = Field(0.5, ge=0.0, le=1.0)  # 0: large redundant cues; 1: only fine glyphs tell the classes apart
-    seed: int = 0
+    seed: int = Field(0, ge=0)
 
 
 class Data(Config):
@@ -65,7 +67,7 @@ class Split(Config):
     shadow_train: int = Field(1500, ge=0)
     shadow_test: int = Field(1500, ge=0)
     group_disjoint: bool = False  # no group (a GTSRB track) in two sets
-    seed: int = 0
+    seed: int = Field(0, ge=0)
 
 
 class Model(Config):
@@ -118,18 +120,19 @@ class Defense(Config):
         """Whether TIER's terms act at all."""
         return self.name in ("tier_reg", "tier_full") and self.tier.lambda_ > 0
 
-    def canonical(self) -> "Defense":
+    def canonical(self, epochs: int | None = None) -> "Defense":
         """The same computation under its simplest name, so that equal runs share one key.
 
-        lambda = 0 is plain training with the same augmentation, bit for bit (SPEC 2); settings that do not act go back
-        to their defaults.
+        lambda = 0, and a run of `epochs` that ends within the warm-up, is plain training with the same augmentation,
+        bit for bit (SPEC 2); settings that do not act go back to their defaults.
         """
+        acts = self.regularizes and (epochs is None or epochs > self.tier.warmup)
         name: DefenseName = self.name
-        if not self.regularizes:
+        if not acts:
             name = "augmentation" if self.augments else "none"
         elif self.base_augmentation == "standard":
             name = "tier_full"
-        tier = self.tier if self.regularizes else Tier()
+        tier = self.tier if acts else Tier()
         if tier.lambda_schedule == "constant":
             tier = tier.model_copy(update={"ramp": Tier().ramp})
         return Defense(name=name, augmentation=self.augmentation if self.augments else Augmentation(), tier=tier)
@@ -148,7 +151,7 @@ class Train(Config):
     gradient_clip: float | None = Field(None, gt=0.0)  # largest L2 norm of the gradient
     precision: Literal["fp32", "bf16"] = "fp32"
     threads: int = Field(2, ge=1)  # CPU threads; part of the key because sums depend on it
-    seed: int = 0
+    seed: int = Field(0, ge=0)
 
 
 class Explain(Config):
@@ -165,7 +168,7 @@ class Trajectory(Config):
 
     levels: Levels = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     alpha: float = Field(0.1, ge=0.0)  # weight of the total variation
-    sign: Literal["signed", "absolute"] = "signed"
+    sign: Literal["signed", "absolute"] = "signed"  # the same for maps that are never negative, as those so far
     operator: Literal["mean", "zero"] = "mean"
 
 
@@ -184,8 +187,14 @@ class Audit(Config):
     holdout: float = Field(0.2, gt=0.0, lt=1.0)
     folds: int = Field(5, ge=2)
     welch: float = Field(0.05, gt=0.0, lt=1.0)  # features that do not separate at this level are dropped
-    hidden: tuple[int, ...] = (64,)
-    seed: int = 0
+    hidden: tuple[int, ...] = (64,)  # the classifier's layers; the paper says no more than "attack model"
+    penalty: float = Field(1e-3, ge=0.0)  # weight of its squared weights
+    learning_rate: float = Field(3e-3, gt=0.0)
+    batch_size: int = Field(128, ge=1)
+    iterations: int = Field(150, ge=1)  # passes at the most
+    patience: int = Field(15, ge=1)  # passes without gain on the validation rows before it stops
+    validation: float = Field(0.15, gt=0.0, lt=1.0)
+    seed: int = Field(0, ge=0)
 
 
 class Experiment(Config):
@@ -204,6 +213,19 @@ class Experiment(Config):
     def with_(self, **parts: Config) -> "Experiment":
         """A copy with whole parts replaced, validated."""
         return Experiment.model_validate({**dict(self), **parts})  # model_copy would not validate
+
+    def canonical(self) -> "Experiment":
+        """The same computation with each setting that does not act at its default, so that equal runs share a key."""
+        model, train, explain = self.model, self.train, self.explain
+        if model.architecture != "small":
+            model = model.model_copy(update={"width": Model().width})
+        if train.optimizer != "sgd":
+            train = train.model_copy(update={"momentum": Train().momentum})
+        if explain.name == "gradient":
+            explain = explain.model_copy(update={"cam_layer": None})
+        else:
+            explain = explain.model_copy(update={"channel_reduction": Explain().channel_reduction})
+        return self.with_(defense=self.defense.canonical(train.epochs), model=model, train=train, explain=explain)
 
     def set(self, assignments: dict[str, Any]) -> "Experiment":
         """A validated copy with dotted fields replaced, e.g. `{"defense.tier.lambda": 9}`.

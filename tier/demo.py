@@ -8,6 +8,7 @@ import numpy as np
 
 from tier import experiment, presets
 from tier.config import DefenseName, Experiment, Explain
+from tier.experiment import WEIGHTS
 from tier.presets import Preset
 from tier.store import Result, Store
 
@@ -21,7 +22,7 @@ REPORT_PARTS = ("split", "train", "trajectory", "divergence", "audit", "report")
 Job = tuple[str, str, Experiment]
 """Label, stage, experiment."""
 
-WEIGHTS, HALF_WEIGHTS = "weights.safetensors", "weights_fp16.safetensors"
+HALF_WEIGHTS = "weights_fp16.safetensors"
 _PER_IMAGE = {  # what a stage knows of single images
     "train": ("samples.parquet",),
     "trajectory": ("samples.parquet",),
@@ -35,10 +36,14 @@ def store_url(url: str | None = None) -> str:
     return url or os.environ.get("TIER_STORE") or str(ROOT / "store")
 
 
+def demo_url() -> str:
+    """Where the demo store is: the environment variable TIER_DEMO_STORE, else `assets/store` here."""
+    return os.environ.get("TIER_DEMO_STORE") or str(ASSETS)
+
+
 def open_store(url: str | None = None, below: bool = True) -> Store:
-    """The store at `store_url`, with the demo store (TIER_DEMO_STORE, else `assets/store`) looked up first."""
-    demo = os.environ.get("TIER_DEMO_STORE") or ASSETS
-    return Store(store_url(url), below=Store(demo, read_only=True) if below else None)
+    """The store at `store_url`, with the demo store looked up first."""
+    return Store(store_url(url), below=Store(demo_url(), read_only=True) if below else None)
 
 
 def headline(preset: Preset) -> Iterator[Job]:
@@ -73,39 +78,54 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
 
     Runs of the first seed keep per-image results, those of `signs` also 16-bit weights; the other seeds keep the
     per-image figures that intervals need; grid points keep metrics, events, KL profile and mean curves. Results that
-    `work` does not have (yet) are passed over; what `target` has already is not written again.
+    `work` does not have (yet) are passed over, and stay if `target` has them; what `target` has already, with the same
+    files, is not written again. Results that no preset asks for are removed.
     """
-    done: set[tuple[str, str]] = set()
+    wanted: set[tuple[str, str]] = set()
     for preset in map(presets.get, names):
         first = {experiment.key("train", preset.run(d, preset.seeds[0])) for d in preset.defenses}
         headlines = [(e, stage, True) for _, stage, e in headline(preset)]
         for e, stage, is_headline in [*headlines, *((e, stage, False) for _, stage, e in grid(preset))]:
             of_first = experiment.key("train", e) in first
             for part in REPORT_PARTS if stage == "report" else (stage,):
-                found = experiment.find(work, part, e)
-                if found is None or (part, found.key) in done:
+                place = part, experiment.key(part, e)
+                if place in wanted:
                     continue
-                done.add((part, found.key))
-                if target.find(part, found.key) is None:
-                    keep = of_first or (is_headline and part in ("train", "audit"))
-                    _copy(found, target, keep, halve=of_first and preset.name == "signs")
-                    yield f"wrote {part} {found.key[:12]}"
+                wanted.add(place)
+                keep = of_first or (is_headline and part in ("train", "audit"))
+                if _ship(work, target, place, keep, halve=of_first and preset.name == "signs" and part == "train"):
+                    yield f"wrote {part} {place[1][:12]}"
     for old in target.ls():
-        if (old.stage, old.key) not in done:
+        if (old.stage, old.key) not in wanted:
             target.discard(old.stage, old.key)
             yield f"removed {old.stage} {old.key[:12]}, which no preset asks for"
 
 
-def _copy(found: Result, target: Store, keep_images: bool, halve: bool) -> None:
-    if found.stage == "train" and halve:
-        weights = {
-            name: array.astype(np.float16) if array.dtype == np.float32 else array
-            for name, array in found.arrays(WEIGHTS).items()
-        }
-        files = {name: found.frame(name) for name in found.files if name.endswith(".parquet")}
-        record = {name: value for name, value in found.record.items() if name not in ("files", "omitted")}
-        reason = f"{HALF_WEIGHTS} has them at half the size; computed again when asked for"
-        target.write(found.stage, found.key, {**files, HALF_WEIGHTS: weights}, record | {"omitted": {WEIGHTS: reason}})
-        return
-    omit = () if keep_images else _PER_IMAGE.get(found.stage, ())
-    found.store.export(found.stage, found.key, target, [name for name in (WEIGHTS, *omit) if found.has(name)])
+def _ship(work: Store, target: Store, place: tuple[str, str], keep_images: bool, halve: bool) -> bool:
+    """Copy a result unless the target holds it with just the files that ship; whether anything was written."""
+    found = work.find(*place)
+    if found is None:
+        return False
+    omit = [WEIGHTS, *(() if keep_images else _PER_IMAGE.get(place[0], ()))]
+    ships = {name for name in found.files if name not in omit} | ({HALF_WEIGHTS} if halve else set())
+    there = target.find(*place)
+    if there is not None and set(there.files) == ships:
+        return False
+    if there is not None:
+        target.discard(*place)
+    if halve:
+        _ship_half(found, target)
+    else:
+        work.export(*place, target, [name for name in omit if found.has(name)])
+    return True
+
+
+def _ship_half(found: Result, target: Store) -> None:
+    weights = {
+        name: array.astype(np.float16) if array.dtype == np.float32 else array
+        for name, array in found.arrays(WEIGHTS).items()
+    }
+    files = {name: found.frame(name) for name in found.files if name.endswith(".parquet")}
+    record = {name: value for name, value in found.record.items() if name not in ("files", "omitted")}
+    reason = f"{HALF_WEIGHTS} has them at half the size; the exact ones are trained again when needed"
+    target.write(found.stage, found.key, {**files, HALF_WEIGHTS: weights}, record | {"omitted": {WEIGHTS: reason}})

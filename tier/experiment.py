@@ -4,6 +4,7 @@ A stage is a pure function of its config, its parents and the data's fingerprint
 it up, `ensure` computes what is missing. Importing this module loads no torch: pages use `key` and `find` only.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +17,23 @@ import pandas as pd
 from tier import checkpoints
 from tier.config import Data, Defense, Experiment, Split, stage_key
 from tier.context import Cancelled, Context
+from tier.environment import DATA_ROOT
 from tier.store import Result, Store
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from tier.data import Dataset
     from tier.splits import Membership
     from tier.training import Problem, State
 
+KEPT_DATASETS = 2
 GALLERY = 32  # members and non-members whose maps are kept
 PATH_CHECKPOINTS = 10
 CHECKPOINT_SHARE = 20  # a checkpoint is written when training took this many times as long as writing the last one
 LEASE_WAIT = 0.5
+WEIGHTS = "weights.safetensors"
+STATE = ("state.safetensors", "events.parquet")  # of a checkpoint and of the warm-up
 
 Files = Mapping[str, Any]  # name -> DataFrame or arrays
 
@@ -58,12 +63,12 @@ def key(stage: str, experiment: Experiment) -> str:
         raise ValueError(f"no stage named '{stage}'; there are {', '.join(STAGES)}")
     if experiment.data.fingerprint is None:
         raise ValueError("the data has not been read yet, so results have no key: run the experiment once")
-    plain = experiment.with_(defense=experiment.defense.canonical())
+    plain = experiment.canonical()
     parents = [key(parent, plain) for parent in STAGES[stage].parents]
     return stage_key(stage, STAGES[stage].version, STAGES[stage].settings(plain), parents, plain.data.fingerprint)
 
 
-def pin(store: Store, experiment: Experiment, load: bool = False) -> Experiment:
+def pin(store: Store, experiment: Experiment, load: bool = False, context: Context = Context()) -> Experiment:
     """The experiment with its data's fingerprint filled in: its own, else the one last seen, else (`load`) read now.
 
     Without `load`, data never seen leaves the experiment as it is.
@@ -72,7 +77,8 @@ def pin(store: Store, experiment: Experiment, load: bool = False) -> Experiment:
         return experiment
     name = f"fingerprints/{stage_key('data', 1, experiment.data.changed(), [], None)}.json"
     if load:
-        store.put_json(name, {"data": experiment.data.changed(), "fingerprint": dataset(experiment.data).fingerprint})
+        fingerprint = dataset(experiment.data, context).fingerprint
+        store.put_json(name, {"data": experiment.data.changed(), "fingerprint": fingerprint})
     known = store.get_json(name)
     if known is None:
         return experiment
@@ -92,9 +98,10 @@ def ensure(
 ) -> Result:
     """The result, computed if it is missing, its parents first; one computation per key in all processes.
 
-    Raises what the stage raises (DataError, Diverged, ...) and Cancelled.
+    Raises what the stage raises (DataError, Diverged, ...), Cancelled, and ValueError when the stage makes no file of
+    a name in `need`.
     """
-    experiment = pin(store, experiment, load=True)
+    experiment = pin(store, experiment, load=True, context=context)
     name = key(stage, experiment)
     while True:
         if context.cancelled():
@@ -110,11 +117,13 @@ def ensure(
         with lease:
             found = store.find(stage, name, need)
             if found is None:
-                _compute(store, stage, name, experiment, context)
+                made = _compute(store, stage, name, experiment, context)
+                if missing := [file for file in need if not made.has(file)]:
+                    raise ValueError(f"stage '{stage}' makes no {', '.join(missing)}; it makes {', '.join(made.files)}")
 
 
-def _compute(store: Store, stage: str, name: str, experiment: Experiment, context: Context) -> None:
-    plain = experiment.with_(defense=experiment.defense.canonical())
+def _compute(store: Store, stage: str, name: str, experiment: Experiment, context: Context) -> Result:
+    plain = experiment.canonical()
     began = time.perf_counter()
     files, metrics = STAGES[stage].compute(store, plain, context)
     record = {
@@ -124,21 +133,39 @@ def _compute(store: Store, stage: str, name: str, experiment: Experiment, contex
         "parents": {parent: key(parent, plain) for parent in STAGES[stage].parents},
         "fingerprint": plain.data.fingerprint,
         "metrics": metrics,
+        "device": _device(),
         "seconds": time.perf_counter() - began,
     }
-    store.write(stage, name, files, record)
+    made = store.write(stage, name, files, record)
     checkpoints.drop(store, name)
+    return made
+
+
+def _device() -> str:
+    from tier import runtime
+
+    return str(runtime.device())
 
 
 # ---- data and models
 
 
-@lru_cache(maxsize=2)
-def dataset(config: Data) -> "Dataset":
-    """The images of a config, kept in memory for the next stage; verified against a pinned fingerprint."""
+_datasets: dict[tuple[Data, str | None], "Dataset"] = {}  # the last few read, for the next stage of the same process
+
+
+def dataset(config: Data, context: Context = Context()) -> "Dataset":
+    """The images of a config, read once per data root and process; verified against a pinned fingerprint."""
     from tier import data
 
-    return data.load(config)
+    place = config.model_copy(update={"fingerprint": None}), os.environ.get(DATA_ROOT)
+    if place not in _datasets:
+        report = context.step("reading the images")
+        found = data.load(place[0], place[1], lambda done, total: report(done / max(total, 1)))
+        while len(_datasets) >= KEPT_DATASETS:
+            del _datasets[next(iter(_datasets))]
+        _datasets[place] = found
+    data.verify(_datasets[place], config)
+    return _datasets[place]
 
 
 @lru_cache(maxsize=2)
@@ -164,22 +191,37 @@ def _membership(source: "Dataset", config: Split) -> "Membership":
 
 
 def model_of(store: Store, experiment: Experiment, context: Context = Context()) -> "nn.Module":
-    """The trained model, in evaluation mode: stored weights, or 16-bit ones of the demo store, or trained now."""
+    """The trained model with its exact weights, in evaluation mode; trained again where only 16-bit ones are stored."""
     import torch
 
     from tier import training
 
-    found = find(store, "train", experiment, ["weights.safetensors"])
-    found = found or find(store, "train", experiment, ["weights_fp16.safetensors"])
-    found = found or ensure(store, "train", experiment, context, ["weights.safetensors"])
-    name = "weights.safetensors" if found.has("weights.safetensors") else "weights_fp16.safetensors"
+    arrays = ensure(store, "train", experiment, context, [WEIGHTS]).arrays(WEIGHTS)
     problem, _ = target_sets(experiment.data, experiment.split)
     model = training.start(problem, experiment.model, experiment.train).model
-    arrays = found.arrays(name)
-    model.load_state_dict(
-        {key: torch.from_numpy(a.copy()).to(model.state_dict()[key].dtype) for key, a in arrays.items()}
-    )
+    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
     return model.eval()
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """A trained model with its members and non-members, in this order."""
+
+    model: "nn.Module"
+    images: "Tensor"
+    labels: "Tensor"
+    member: np.ndarray  # (N,) bool
+    rows: np.ndarray  # (N,) rows of the data set
+
+
+def _evaluated(store: Store, e: Experiment, context: Context) -> _Evaluated:
+    import torch
+
+    problem, rows = target_sets(e.data, e.split)
+    images = torch.cat([problem.members, problem.nonmembers])
+    labels = torch.cat([problem.member_labels, problem.nonmember_labels])
+    member = np.arange(len(rows)) < len(problem.members)
+    return _Evaluated(model_of(store, e, context), images, labels, member, rows)
 
 
 # ---- stages
@@ -191,7 +233,7 @@ def _split(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
     table = pd.DataFrame({"set": sets.sets.astype(np.int8)})
     sizes = sets.sizes
     notes = [*source.notes, *sets.notes]
-    return {"membership.parquet": table}, {"sizes": sizes, "classes": list(source.class_names), "notes": notes}
+    return {"membership.parquet": table}, {"sizes": sizes, "class_names": list(source.class_names), "notes": notes}
 
 
 def _warmup(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -204,76 +246,68 @@ def _warmup(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
 
 
 def _train(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    from tier import training
+    from tier import runtime, training
 
     problem, rows = target_sets(e.data, e.split)
     state = training.start(problem, e.model, e.train)
-    if e.defense.regularizes and 0 < e.defense.tier.warmup < e.train.epochs:
-        shared = ensure(store, "warmup", e, context)  # the same computation for every lambda and beta
+    if e.defense.regularizes and e.defense.tier.warmup > 0 and checkpoints.last(store, key("train", e)) is None:
+        shared = ensure(store, "warmup", e, context, list(STATE))  # the same computation for every lambda and beta
         _continue(state, shared, e, context)
     state = _fit(store, key("train", e), e, problem, state, context)
-    table = pd.DataFrame({"index": rows, **training.sample_table(state.model, problem)})
+    with runtime.session(e.train.threads):
+        table = pd.DataFrame({"index": rows, **training.sample_table(state.model, problem)})
+        figures = training.evaluate(state.model, problem)
     weights = {name: value.cpu().numpy() for name, value in state.model.state_dict().items()}
-    metrics = training.evaluate(state.model, problem) | {
+    acting = state.events[e.defense.tier.warmup if e.defense.regularizes else 0 :]
+    metrics = figures | {
         "epochs": state.epoch,
-        "seconds_per_epoch": float(np.median([event["seconds"] for event in state.events])),
+        "seconds_per_epoch": float(np.median([event["seconds"] for event in acting])),
         "members": len(problem.members),
         "nonmembers": len(problem.nonmembers),
         "classes": problem.classes,
         "parameters": sum(value.size for value in weights.values()),
     }
-    files = {"weights.safetensors": weights, "events.parquet": pd.DataFrame(state.events), "samples.parquet": table}
+    files = {WEIGHTS: weights, "events.parquet": pd.DataFrame(state.events), "samples.parquet": table}
     return files, metrics
 
 
 def _trajectory(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    import torch
-
     from tier import explainers, runtime, trajectories
 
-    model = model_of(store, e, context)
-    problem, rows = target_sets(e.data, e.split)
-    images = torch.cat([problem.members, problem.nonmembers])
-    labels = torch.cat([problem.member_labels, problem.nonmember_labels])
+    of = _evaluated(store, e, context)
     with runtime.session(e.train.threads):
         paths = trajectories.trajectories(
-            model, images, labels, e.trajectory, e.explain, progress=context.step("following trajectories")
+            of.model, of.images, of.labels, e.trajectory, e.explain, progress=context.step("following trajectories")
         )
-    member = np.arange(len(rows)) < len(problem.members)
-    samples = {"index": rows, "member": member}
+    samples = {"index": of.rows, "member": of.member}
     for order in trajectories.ORDERS:
         samples |= {f"{order}_{i}": column.astype(np.float32) for i, column in enumerate(getattr(paths, order).T)}
     layer = None
     if e.explain.name == "gradcam":
-        layer = e.explain.cam_layer or explainers.default_layer(model, runtime.as_pixels(images[:1]))
+        first = runtime.as_pixels(of.images[:1].to(runtime.device()))
+        layer = e.explain.cam_layer or explainers.default_layer(of.model, first)
     files = {
         "samples.parquet": pd.DataFrame(samples),
-        "curves.parquet": trajectories.curves(paths, member, e.trajectory.levels),
-        "difference.parquet": trajectories.differences(paths, member, e.trajectory.levels),
+        "curves.parquet": trajectories.curves(paths, of.member, e.trajectory.levels),
+        "difference.parquet": trajectories.differences(paths, of.member, e.trajectory.levels),
     }
-    return files, {"degenerate_maps": int(paths.degenerate.sum()), "cam_layer": layer, "images": len(rows)}
+    return files, {"degenerate_maps": int(paths.degenerate.sum()), "cam_layer": layer, "images": len(of.rows)}
 
 
 def _divergence(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    import torch
-
     from tier import divergence, runtime
 
-    model = model_of(store, e, context)
-    problem, rows = target_sets(e.data, e.split)
-    images = torch.cat([problem.members, problem.nonmembers])
-    labels = torch.cat([problem.member_labels, problem.nonmember_labels])
+    of = _evaluated(store, e, context)
     with runtime.session(e.train.threads):
-        values = divergence.divergences(model, images, labels, e.divergence, progress=context.step("measuring KL"))
-    member = np.arange(len(rows)) < len(problem.members)
-    columns = {
-        f"kl_{round(100 * level)}": values[:, i].astype(np.float32) for i, level in enumerate(e.divergence.levels)
-    }
+        values = divergence.divergences(
+            of.model, of.images, of.labels, e.divergence, progress=context.step("measuring KL")
+        )
+    columns = {f"kl_{i}": column.astype(np.float32) for i, column in enumerate(values.T)}
     files = {
-        "profile.parquet": divergence.profile(values, member, e.divergence),
-        "samples.parquet": pd.DataFrame({"index": rows, "member": member, **columns}),
+        "profile.parquet": divergence.profile(values, of.member, e.divergence),
+        "samples.parquet": pd.DataFrame({"index": of.rows, "member": of.member, **columns}),
     }
-    return files, {"images": len(rows)}
+    return files, {"images": len(of.rows)}
 
 
 def _audit(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -342,27 +376,27 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
 
 
 def _maps(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    import torch
-
     from tier import explainers, runtime, trajectories
 
-    model = model_of(store, e, context)
-    problem, rows = target_sets(e.data, e.split)
-    images = runtime.as_pixels(torch.cat([problem.members[:GALLERY], problem.nonmembers[:GALLERY]]))
-    labels = torch.cat([problem.member_labels[:GALLERY], problem.nonmember_labels[:GALLERY]])
-    members = len(problem.members)
-    index = np.concatenate([rows[:GALLERY], rows[members : members + GALLERY]])
+    of = _evaluated(store, e, context)
+    members, nonmembers = np.flatnonzero(of.member)[:GALLERY], np.flatnonzero(~of.member)[:GALLERY]
+    chosen = np.concatenate([members, nonmembers])
+    images = runtime.as_pixels(of.images[chosen].to(runtime.device()))
+    labels = of.labels[chosen].to(runtime.device())
     with runtime.session(e.train.threads):
-        target = trajectories.explained_class(model, images, labels, e.explain)
-        maps = explainers.explain(e.explain, model, images, target)
-    member = np.arange(len(index)) < min(GALLERY, members)
-    arrays = {"maps": maps.cpu().numpy().astype(np.float16), "index": index, "member": member.astype(np.uint8)}
+        target = trajectories.explained_class(of.model, images, labels, e.explain)
+        maps = explainers.explain(e.explain, of.model, images, target)
+    arrays = {
+        "maps": maps.cpu().numpy().astype(np.float16),
+        "index": of.rows[chosen],
+        "member": of.member[chosen].astype(np.uint8),
+    }
     return {"maps.safetensors": arrays}, {"degenerate_maps": int(explainers.degenerate(maps).sum())}
 
 
 def _report(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     figures: dict[str, Any] = {}
-    for stage in ("train", "trajectory", "divergence", "audit"):
+    for stage in ("split", "train", "trajectory", "divergence", "audit"):
         figures |= ensure(store, stage, e, context).record["metrics"]
     return {}, figures
 
@@ -393,7 +427,7 @@ STAGES: dict[str, Stage] = {
     "divergence": Stage(1, lambda e: {"divergence": e.divergence.changed()}, ("train",), _divergence),
     "audit": Stage(1, lambda e: {"audit": e.audit.changed()}, ("trajectory",), _audit),
     "path": Stage(1, lambda e: {}, ("audit",), _path),
-    "report": Stage(1, lambda e: {}, ("divergence", "audit"), _report),
+    "report": Stage(2, lambda e: {}, ("divergence", "audit"), _report),
 }
 
 

@@ -36,7 +36,7 @@ def seeded(stream: str, seed: int, *counters: int, on: torch.device) -> Iterator
 
 @contextmanager
 def session(threads: int) -> Iterator[None]:
-    """Fixed CPU threads and flushed denormals (1.4x on overfitted small nets); the former setting comes back."""
+    """Fixed CPU threads, whose former number comes back, and from here on flushed denormals (1.4x when overfitted)."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tier import experiment
+from tier.attacks import gap, loss
 from tier.config import Experiment
 from tier.metrics import auc, balanced_accuracy
 from tier.presets import Preset
@@ -25,7 +26,7 @@ def summarize(
     defenses: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Per defense with stored results: FIGURES, `intervals` by the same names, `seeds`, and `refused` with reasons.
+    """Per defense with stored results: FIGURES, `intervals` by the same names, `seeds`, and what is `refused` and why.
 
     Raises ValueError for a defense that the preset does not have. Defenses without results are left out.
     """
@@ -36,6 +37,8 @@ def summarize(
         held = {seed: report.record["metrics"] for seed, report in reports.items() if report is not None}
         if held:
             found[name] = _figures(store, held, {seed: runs[seed] for seed in held})
+            if missing := [seed for seed in runs if seed not in held]:
+                found[name]["refused"]["seeds"] = f"not in this store: {', '.join(map(str, missing))}"
     return found
 
 
@@ -70,7 +73,7 @@ def _figures(store: Store, held: dict[int, dict[str, Any]], runs: dict[int, Expe
     intervals: dict[str, list[float] | None] = dict.fromkeys(FIGURES)
     samples = [_samples(store, e) for e in runs.values()]
     if any(sample is None for sample in samples):
-        refused["intervals"] = "the per-image results of these runs are not in this store"
+        refused |= dict.fromkeys((f"intervals.{f}" for f in _STATISTICS), "the per-image results are not in this store")
     else:
         for figure, statistic in _STATISTICS.items():
             if out[figure] is not None:
@@ -79,7 +82,8 @@ def _figures(store: Store, held: dict[int, dict[str, Any]], runs: dict[int, Expe
         times = [{"runs": np.array([metrics["seconds_per_epoch"]])} for metrics in held.values()]
         intervals["seconds_per_epoch"] = list(seed_interval(times, lambda group: float(group["runs"].mean())))
     else:
-        refused["seconds_per_epoch interval"] = "one seed only"
+        refused["intervals.seconds_per_epoch"] = "one seed only"
+        refused["intervals over seeds"] = "one seed only: the intervals resample images alone"
     return out | {"intervals": intervals, "refused": refused}
 
 
@@ -103,8 +107,8 @@ def _samples(store: Store, e: Experiment) -> dict[str, dict[str, Array]] | None:
         "test_accuracy": {"nonmembers": right[~member]},
         "test_top5": {"nonmembers": table["in_top5"].to_numpy(float)[~member]},
         "test_loss": {"nonmembers": table["loss"].to_numpy(float)[~member]},
-        "gap_balanced_accuracy": groups(2 * right - 1),
-        "loss_auc": groups(-table["loss"]),
+        "gap_balanced_accuracy": groups(gap.score(table["predicted"].to_numpy(), table["label"].to_numpy())),
+        "loss_auc": groups(loss.score(table["loss"].to_numpy(float))),
         "audit_balanced_accuracy": groups(scores["holdout"], held),
         "audit_auc": groups(scores["holdout"], held),
     }

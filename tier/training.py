@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 
 from tier import config, defenses, models
+from tier.attacks import gap, loss
 from tier.context import Cancelled
 from tier.defenses.augmentation import augment
 from tier.explainers.base import inspecting
@@ -244,14 +245,14 @@ def evaluate(model: nn.Module, problem: Problem, limit: int | None = None) -> di
     logits = predict(model, problem.members[:limit]), predict(model, problem.nonmembers[:limit])
     labels = problem.member_labels[:limit], problem.nonmember_labels[:limit]
     losses = [sample_losses(a, b).numpy() for a, b in zip(logits, labels, strict=True)]
-    right = [(a.argmax(1) == b).numpy() for a, b in zip(logits, labels, strict=True)]
+    gaps = [gap.score(a.argmax(1).numpy(), b.numpy()) for a, b in zip(logits, labels, strict=True)]
     return {
-        "train_accuracy": float(right[0].mean()),
-        "test_accuracy": float(right[1].mean()),
+        "train_accuracy": float((gaps[0] > 0).mean()),
+        "test_accuracy": float((gaps[1] > 0).mean()),
         "test_top5": top_k_accuracy(logits[1].numpy(), labels[1].numpy()),
         "test_loss": float(losses[1].mean()),
-        "gap_balanced_accuracy": balanced_accuracy(right[0] * 2.0 - 1, right[1] * 2.0 - 1),
-        "loss_auc": auc(-losses[0], -losses[1]),
+        "gap_balanced_accuracy": balanced_accuracy(gaps[0], gaps[1]),
+        "loss_auc": auc(loss.score(losses[0]), loss.score(losses[1])),
     }
 
 
@@ -264,13 +265,13 @@ def sample_table(model: nn.Module, problem: Problem) -> dict[str, NDArray[Any]]:
     """Per image, members first: member, label, predicted, loss, log_confidence, in_top5."""
     logits = torch.cat([predict(model, problem.members), predict(model, problem.nonmembers)])
     labels = torch.cat([problem.member_labels, problem.nonmember_labels])
-    loss = sample_losses(logits, labels).numpy()
+    losses = sample_losses(logits, labels).numpy()
     own = logits.gather(1, labels.unsqueeze(1))
     return {
         "member": np.arange(len(labels)) < len(problem.members),
         "label": labels.numpy(),
         "predicted": logits.argmax(1).numpy(),
-        "loss": loss,
-        "log_confidence": -loss,
+        "loss": losses,
+        "log_confidence": -losses,
         "in_top5": ((logits > own).sum(1) < 5).numpy(),
     }

@@ -10,24 +10,18 @@ import json
 from pathlib import Path
 
 from tier import experiment, presets
+from tier.config import Experiment
 
 FILE = Path(__file__).with_name("golden.json")
 ROOT = Path(__file__).resolve().parents[2] / "tier"
-TRAINING = (
-    "training.py",
-    "runtime.py",
-    "perturbation.py",
-    "models/*.py",
-    "defenses/*.py",
-    "splits.py",
-    "data/signs.py",
-)
-EXPLAINING = ("trajectories.py", "perturbation.py", "explainers/*.py", "stats.py", "runtime.py")
+INPUT = ("splits.py", "data/*.py", "runtime.py")
+TRAINING = (*INPUT, "training.py", "perturbation.py", "models/*.py", "defenses/*.py", "explainers/base.py")
+EXPLAINING = (*INPUT, "trajectories.py", "perturbation.py", "explainers/*.py", "stats.py", "models/*.py")
 SOURCES = {
-    "split": ("splits.py",),
+    "split": INPUT,
     "warmup": TRAINING,
-    "train": (*TRAINING, "metrics.py"),
-    "maps": ("explainers/*.py", "runtime.py"),
+    "train": (*TRAINING, "metrics.py", "attacks/gap.py", "attacks/loss.py"),
+    "maps": EXPLAINING,
     "trajectory": EXPLAINING,
     "divergence": ("divergence.py", *EXPLAINING),
     "audit": ("attacks/agp.py", "metrics.py", "stats.py"),
@@ -54,22 +48,37 @@ def code() -> dict[str, str]:
 
 
 def _hash(stage: str, patterns: tuple[str, ...]) -> str:
-    digest = hashlib.sha256(_bare((ROOT / "experiment.py").read_text(), f"_{stage}").encode())
+    digest = hashlib.sha256(_pipeline(stage).encode())
     for pattern in patterns:
         for path in sorted(ROOT.glob(pattern)):
             digest.update(_bare(path.read_text()).encode())
     return digest.hexdigest()
 
 
-def _bare(source: str, function: str | None = None) -> str:
-    tree: ast.AST = ast.parse(source)
+def _pipeline(stage: str) -> str:
+    """The stage's function in experiment.py, and all there that is no stage's own: helpers and constants."""
+    tree = ast.parse((ROOT / "experiment.py").read_text())
+    others = {f"_{name}" for name in experiment.STAGES} - {f"_{stage}"}
+    names = {"STAGES", "find", "ensure", "pin", "key", "_compute", "_device"}  # what decides when, not what
+    kept = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name not in others | names]
+    constants = [n for n in tree.body if isinstance(n, ast.Assign)]
+    return _bare("\n".join(ast.unparse(node) for node in [*constants, *kept]))
+
+
+def _bare(source: str) -> str:
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    if function is not None:
-        (tree,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
     return ast.dump(tree)
 
 
+def defaults() -> dict[str, object]:
+    """Every default of the settings: keys leave defaults out, so changing one changes what old keys mean."""
+    return Experiment().model_dump(mode="json", by_alias=True)
+
+
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({"keys": keys(), "code": code()}, indent=1, sort_keys=True) + "\n")
+    FILE.write_text(
+        json.dumps({"keys": keys(), "code": code(), "defaults": defaults()}, indent=1, sort_keys=True) + "\n"
+    )

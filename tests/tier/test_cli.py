@@ -38,7 +38,7 @@ def preset() -> Preset:
         experiment=e,
         defenses=tuple(Defense(name=n, tier=tier) for n in ("none", "augmentation", "tier_reg", "tier_full")),
         seeds=(0, 1),
-        lambdas=(0.0, 5.0),
+        lambdas=(0.0, 6.0),
         betas=(0.1,),
     )
     presets.PRESETS["tiny"] = made
@@ -67,6 +67,7 @@ def test_show_json_has_every_figure_with_its_interval(store: Store) -> None:
     shown = show(store)
     assert shown["preset"] == "tiny"
     assert set(shown["defenses"]) == {"none", "tier_reg"}
+    assert set(shown["refused"]) == {"augmentation", "tier_full"}
     for figures in shown["defenses"].values():
         assert figures["seeds"] == [0, 1]
         assert set(figures["intervals"]) == set(FIGURES)
@@ -84,7 +85,8 @@ def test_show_means_are_those_of_the_records(store: Store, preset: Preset) -> No
 def test_one_seed_has_no_interval_of_time(store: Store) -> None:
     figures = show(store, "--seed", "0")["defenses"]["none"]
     assert figures["intervals"]["seconds_per_epoch"] is None
-    assert "seconds_per_epoch interval" in figures["refused"]
+    assert "intervals.seconds_per_epoch" in figures["refused"]
+    assert "intervals over seeds" in figures["refused"]
 
 
 def test_show_says_what_is_missing(store: Store) -> None:
@@ -101,11 +103,11 @@ def test_run_again_computes_nothing(store: Store) -> None:
 
 def test_sweep_computes_the_grid_and_shares_lambda_zero(store: Store, preset: Preset) -> None:
     result = CliRunner().invoke(
-        cli.app, ["sweep", "tiny", "--defense", "tier_reg", "--over", "lambda=0,2", "--store", store.url]
+        cli.app, ["sweep", "tiny", "--defense", "tier_reg", "--over", "lambda=0,2,6", "--store", store.url]
     )
     assert result.exit_code == 0, result.output
     assert experiment.find(store, "report", preset.point("tier_reg", 2.0, 0.1)) is not None
-    assert len({r.key for r in store.ls("train")}) == 5  # none and tier_reg, two seeds each, and lambda 2
+    assert len({r.key for r in store.ls("train")}) == 6  # none and tier_reg, two seeds each, lambda 2 and lambda 6
 
 
 def test_demo_export_keeps_pages_working_without_heavy_files(store: Store, preset: Preset, tmp_path: Path) -> None:
@@ -117,12 +119,59 @@ def test_demo_export_keeps_pages_working_without_heavy_files(store: Store, prese
     assert first is not None and second is not None
     assert first.has("samples.parquet") and second.has("samples.parquet")
     assert not first.has("weights.safetensors")
-    point = experiment.find(target, "trajectory", preset.point("tier_reg", 2.0, 0.1))
-    assert point is None or (point.has("curves.parquet") and not point.has("samples.parquet"))
+    point = experiment.find(target, "trajectory", preset.point("tier_reg", 6.0, 0.1))
+    assert point is not None and point.has("curves.parquet") and not point.has("samples.parquet")
+    assert experiment.find(target, "report", preset.point("tier_reg", 2.0, 0.1)) is None  # not on the preset's grid
     assert show(target)["defenses"].keys() == {"none", "tier_reg"}
     assert list(demo.export(store, target, ["tiny"])) == []  # nothing is rewritten
     target.write("report", "f" * 64, {}, {"metrics": {}})
     assert [line.split()[0] for line in demo.export(store, target, ["tiny"])] == ["removed"]
+
+
+def test_a_grid_point_that_becomes_a_headline_run_gets_its_files(
+    store: Store, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Store(str(tmp_path / "assets"))
+    list(demo.export(store, target, ["tiny"]))
+    headline = tuple(
+        d.model_copy(update={"tier": d.tier.model_copy(update={"lambda_": 6.0, "beta": 0.1})}) for d in preset.defenses
+    )
+    moved = preset.model_copy(update={"defenses": headline})
+    monkeypatch.setitem(presets.PRESETS, "tiny", moved)
+    list(demo.export(store, target, ["tiny"]))
+    for stage, name in (("train", "samples.parquet"), ("trajectory", "samples.parquet"), ("audit", "scores.parquet")):
+        found = experiment.find(target, stage, moved.run("tier_reg"))
+        assert found is not None and found.has(name)
+    monkeypatch.setitem(presets.PRESETS, "tiny", preset)
+    list(demo.export(store, target, ["tiny"]))
+    again = experiment.find(target, "trajectory", moved.run("tier_reg"))
+    assert again is not None and not again.has("samples.parquet")
+
+
+def test_export_keeps_what_the_working_store_lacks(store: Store, preset: Preset, tmp_path: Path) -> None:
+    target = Store(str(tmp_path / "assets"))
+    list(demo.export(store, target, ["tiny"]))
+    held = {(r.stage, r.key) for r in target.ls()}
+    assert list(demo.export(Store(str(tmp_path / "empty")), target, ["tiny"])) == []
+    assert {(r.stage, r.key) for r in target.ls()} == held
+
+
+def test_signs_ship_sixteen_bit_weights(
+    store: Store, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs = preset.model_copy(update={"name": "signs"})
+    monkeypatch.setitem(presets.PRESETS, "signs", signs)
+    target = Store(str(tmp_path / "assets"))
+    list(demo.export(store, target, ["signs"]))
+    exact = experiment.find(store, "train", signs.run("none"))
+    half = experiment.find(target, "train", signs.run("none"))
+    assert exact is not None and half is not None and "weights.safetensors" in half.omitted
+    arrays = half.arrays("weights_fp16.safetensors")
+    for name, array in exact.arrays("weights.safetensors").items():
+        if array.dtype == "float32":
+            assert arrays[name].dtype == "float16"
+            assert abs(arrays[name].astype("float32") - array).max() <= 2e-3 * max(1.0, abs(array).max())
+    assert list(demo.export(store, target, ["signs"])) == []
 
 
 def test_store_commands(store: Store) -> None:
@@ -153,6 +202,10 @@ def test_verify_fails_on_a_damaged_file(store: Store, tmp_path: Path) -> None:
         (["run", "signs", "--set", "epochs"], "name=value"),
         (["run", "signs", "--defense", "dpsgd"], "has no defense 'dpsgd'"),
         (["sweep", "signs", "--over", "gamma=1"], "--over takes lambda"),
+        (["sweep", "signs", "--set", "defense.tier.lambda=3"], "use --over"),
+        (["run", "signs", "--set", "train.seed=3"], "use --seed"),
+        (["run", "signs", "--set", "train.epochs=abc"], "train.epochs: "),
+        (["run", "signs", "--set", "data.source=[/nowhere]"], "[/nowhere]"),
         (["sweep", "signs", "--defense", "none"], "tier_full or tier_reg"),
     ],
 )

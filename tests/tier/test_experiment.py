@@ -88,6 +88,50 @@ def test_what_acts_is_in_the_key(setting: str) -> None:
     assert experiment.key("train", base.set({setting: 7})) != experiment.key("train", base)
 
 
+def test_a_run_that_ends_within_the_warm_up_is_plain() -> None:
+    base = presets.get("signs")
+    short = base.run("tier_full").set({"train.epochs": 5})
+    assert experiment.key("report", short) == experiment.key(
+        "report", base.run("augmentation").set({"train.epochs": 5})
+    )
+    longer = base.run("tier_full").set({"train.epochs": 6})
+    assert experiment.key("report", longer) != experiment.key(
+        "report", base.run("augmentation").set({"train.epochs": 6})
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "beside"),
+    [
+        ("train.momentum", 0.5, {"train.optimizer": "adamw"}),
+        ("model.width", 9, {"model.architecture": "mobilenet_v2"}),
+        ("explain.cam_layer", "body", {"explain.name": "gradient"}),
+        ("explain.channel_reduction", "abs_mean", {"explain.name": "gradcam"}),
+    ],
+)
+def test_other_settings_that_do_not_act(setting: str, value: object, beside: dict[str, Any]) -> None:
+    base = presets.get("signs").run("none").set(beside)
+    assert experiment.key("report", base.set({setting: value})) == experiment.key("report", base)
+
+
+def test_need_of_a_file_that_no_stage_makes(store: Store) -> None:
+    with pytest.raises(ValueError, match=r"makes no nonsense\.parquet"):
+        experiment.ensure(store, "split", tiny(), need=["nonsense.parquet"])
+
+
+def test_sixteen_bit_weights_are_not_computed_with(store: Store, tmp_path: Path) -> None:
+    e = experiment.pin(store, tiny(), load=True)
+    exact = experiment.ensure(store, "train", e)
+    light = Store(str(tmp_path / "light"))
+    half = {
+        n: a.astype(np.float16) if a.dtype == np.float32 else a for n, a in exact.arrays("weights.safetensors").items()
+    }
+    light.write("train", exact.key, {"weights_fp16.safetensors": half}, exact.record | {"files": {}})
+    over = Store(str(tmp_path / "over"), below=Store(light.url, read_only=True))
+    first = experiment.ensure(over, "trajectory", e).frame("samples.parquet")
+    assert first.equals(experiment.ensure(store, "trajectory", e).frame("samples.parquet"))
+
+
 def test_warm_up_is_shared_by_lambda_and_beta() -> None:
     base = presets.get("signs")
     keys = {experiment.key("warmup", base.point("tier_full", lam, beta)) for lam in (3.0, 9.0) for beta in (0.1, 0.5)}
@@ -113,7 +157,9 @@ def test_report_has_all_figures_and_every_stage_is_stored(store: Store) -> None:
         5,
         6,
     ]  # warm-up, then told again
-    assert {r.stage for r in store.ls()} == {"warmup", "train", "trajectory", "divergence", "audit", "report"}
+    assert {r.stage for r in store.ls()} == {*experiment.STAGES} - {"maps", "path"}
+    assert report.metrics["sizes"]["target_train"] == 40
+    assert isinstance(report.metrics["notes"], list)
     again: list[dict[str, Any]] = []
     assert experiment.ensure(store, "report", e, Context(progress=again.append)).key == report.key
     assert again == []
@@ -229,9 +275,8 @@ def test_kill_in_mid_training_resumes_to_the_same_weights(store: Store, tmp_path
     assert checkpoints.last(store, key) is not None, "no checkpoint was written before the kill"
     assert experiment.find(store, "train", e) is None
     told: list[dict[str, Any]] = []
-    lease = store.holder(f"train-{key}")
-    assert lease is None or lease  # a dead holder's lease runs out by itself; ensure waits for it
     experiment.ensure(store, "train", e, Context(progress=told.append))
+    assert [event["epoch"] for event in told if "epoch" in event] == [*range(1, e.train.epochs + 1)]
     other = Store(str(tmp_path / "other"))
     experiment.ensure(other, "train", e)
     assert_same(weights(store, e), weights(other, e))

@@ -28,3 +28,12 @@ def test_code_of_stages_is_unchanged(stage: str) -> None:
         f"the code behind stage '{stage}' changed: raise its version in tier/experiment.py, or confirm that results "
         "are equal; then run python -m tests.tier.golden"
     )
+
+
+def test_defaults_are_unchanged() -> None:
+    known, now = KNOWN["defaults"], golden.defaults()
+    changed = [f"{part}.{name}" for part in known for name in known[part] if known[part][name] != now[part].get(name)]
+    assert not changed, (
+        f"defaults changed: {', '.join(changed)}. Keys leave defaults out, so raise the version of each stage that "
+        "reads them; then run python -m tests.tier.golden"
+    )

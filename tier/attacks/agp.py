@@ -4,6 +4,7 @@ Features: MoRF confidences, LeRF confidences, cross-entropy loss, one-hot predic
 rows only, keeps the trajectory features that separate; a small multilayer perceptron scores the rest.
 """
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -69,7 +70,9 @@ def welch_filter(features: Array, member: NDArray[np.bool_], level: float) -> ND
 def fit_score(
     features: Features, member: NDArray[np.bool_], train: NDArray[np.int64], test: NDArray[np.int64], config: Audit
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Train the attack on rows `train`, score rows `test` in log odds; returns the scores and the features kept.
+    """Train the attack on rows `train`, score rows `test`; returns the scores and the features kept.
+
+    A score is the log odds of membership less those of the training rows, so that 0 favours neither group.
 
     Warns when no trajectory feature separates: loss and one-hot alone remain (SPEC 5).
     """
@@ -83,13 +86,15 @@ def fit_score(
     table = np.concatenate([trajectory[:, kept], rest], 1)
     scale = StandardScaler().fit(table[train])
     model = MLPClassifier(
-        config.hidden, alpha=1e-3, batch_size=min(128, len(train) // 2), learning_rate_init=3e-3, max_iter=150,
-        early_stopping=True, n_iter_no_change=15, validation_fraction=0.15, random_state=config.seed,
+        config.hidden, alpha=config.penalty, batch_size=min(config.batch_size, len(train) // 2),
+        learning_rate_init=config.learning_rate, max_iter=config.iterations, early_stopping=True,
+        n_iter_no_change=config.patience, validation_fraction=config.validation, random_state=config.seed,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(scale.transform(table[train]), member[train].astype(np.int64))
-    return _log_odds(model, scale.transform(table[test])), kept
+    prior = np.log(member[train].sum() / (~member[train]).sum())  # 0 for equal groups
+    return _log_odds(model, scale.transform(table[test])) - prior, kept
 
 
 def audit(features: Features, member: NDArray[np.bool_], config: Audit) -> AuditScores:
@@ -98,8 +103,9 @@ def audit(features: Features, member: NDArray[np.bool_], config: Audit) -> Audit
     Raises ValueError when one membership class has fewer rows than there are folds.
     """
     smallest = min(int(member.sum()), int((~member).sum()))
-    if smallest < max(config.folds, 5):
-        raise ValueError(f"an audit needs at least {max(config.folds, 5)} members and non-members, got {smallest}")
+    least = max(config.folds, 5, math.ceil(1 / config.holdout), math.ceil(1 / (1 - config.holdout)))
+    if smallest < least:
+        raise ValueError(f"an audit needs at least {least} members and non-members, got {smallest}")
     rows = np.arange(len(member))
     train, test = train_test_split(rows, test_size=config.holdout, stratify=member, random_state=config.seed)
     holdout, crossfit = np.full(len(rows), np.nan), np.empty(len(rows))

@@ -125,6 +125,12 @@ def load(config: Data, root: str | None = None, progress: Progress | None = None
         raise DataError(
             f"'{config.source}' has one class only ('{dataset.class_names[0]}'); a classifier needs two or more"
         )
+    verify(dataset, config)
+    return _with_empty_classes_noted(dataset)
+
+
+def verify(dataset: Dataset, config: Data) -> None:
+    """Raises DataError saying what to do when the images are not those of `config.fingerprint`."""
     if config.fingerprint is not None and config.fingerprint != dataset.fingerprint:
         raise DataError(
             f"'{config.source}' is not the data that this experiment is pinned to: its fingerprint is "
@@ -132,7 +138,6 @@ def load(config: Data, root: str | None = None, progress: Progress | None = None
             "data.fingerprint to null to run on these (the results then get keys of their own). Another version of "
             "the JPEG decoder also changes pixels, and so the fingerprint"
         )
-    return _with_empty_classes_noted(dataset)
 
 
 def present(source: str, root: str | None = None) -> bool:
