@@ -128,9 +128,21 @@ def key_figure(model: str, row: Mapping[str, Any] | None) -> None:
             st.caption("Not computed yet.")
             return
         with st.container(horizontal=True, gap="medium"):
-            st.metric("Audit right", words.of_hundred(row["leak"]), width="content")
+            st.metric("Attack right", words.of_hundred(row["leak"]), width="content")
             st.metric("New images right", words.of_hundred(row["test_accuracy"]), width="content")
         st.caption(words.spread(row))
+        if row["features"] == 0:
+            st.caption(words.BLIND)
+
+
+def about_data(preset: Preset) -> None:
+    """What became of the images on their way into the four sets; nothing while no report tells."""
+    sizes, notes = loaders.about_data(preset)
+    if not sizes and not notes:
+        return
+    with st.expander("About the data", icon=":material/photo_library:"):
+        lines = [f"{preset.title}. {preset.why}", *([words.sizes(sizes)] if sizes else []), *notes]
+        st.markdown("\n".join(f"- {state.plain(line, 400)}" for line in lines), width=theme.TEXT_WIDTH)
 
 
 def download(data: pd.DataFrame | str, name: str, key: str = "", form: str = "CSV") -> None:
@@ -145,9 +157,14 @@ def download(data: pd.DataFrame | str, name: str, key: str = "", form: str = "CS
 
 def settings_line(preset: Preset, one: Experiment, **extra: object) -> str:
     """The settings that a chart's numbers depend on; `extra` adds a chart's own, None leaves one out."""
-    n = f"{one.split.target_train} members and {one.split.target_test} non-members"
-    parts = {"data": preset.name, "n": n, **extra}
+    members, nonmembers = loaders.sizes(one)
+    parts = {"data": preset.name, "n": f"{members} members and {nonmembers} non-members", **extra}
     return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in parts.items() if value is not None)
+
+
+def audit_text(preset: Preset) -> str:
+    """How the audit compared on the pages is made, for a settings line."""
+    return f"{preset.experiment.audit.folds}-fold cross-fitted"
 
 
 # ---- models to compare
@@ -256,16 +273,17 @@ def watch(stage: str, one: Experiment) -> bool:
     """Show the run that computes a result, if there is one; says whether there is."""
     try:
         job = loaders.job(stage, one)
+        whole = job is not None and not job.over and loaders.timed(job)
     except (OSError, RuntimeError, ValueError) as error:
         engine_failed(error)
         return True
     if job is None or job.status == "done":
         return False
-    st.fragment(_progress, run_every=None if job.over else 1.0)(stage, one)
+    st.fragment(_progress, run_every=None if job.over else 1.0)(stage, one, whole)
     return True
 
 
-def _progress(stage: str, one: Experiment) -> None:
+def _progress(stage: str, one: Experiment, whole: bool) -> None:
     """One run: its place in the queue, progress, time left, Cancel, live curves; drawn anew each second."""
     job = loaders.job(stage, one)
     if job is None or job.status == "done":
@@ -276,7 +294,7 @@ def _progress(stage: str, one: Experiment) -> None:
         return
     with st.container(border=True):
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(_progress_text(job), width="stretch")
+            st.markdown(_progress_text(job, one.data.source, whole), width="stretch")
             if state.requester() not in job.requesters:
                 st.caption("Asked for by somebody else", width="content")
             elif st.button("Cancel", key=f"cancel_{job.key}", icon=":material/close:"):
@@ -284,9 +302,7 @@ def _progress(stage: str, one: Experiment) -> None:
                 st.rerun()
         st.progress(_overall(job))
         events = loaders.engine().history(job.key)
-        if not len(events):
-            st.caption("The first run of a session starts the engine and reads the images; that takes some seconds.")
-        else:
+        if len(events):
             figure = figures.training(events, one.defense.canonical().name, one.train.epochs)
             plot(figure, "training", words.training(events), key=f"live_{job.key}")
             st.markdown(words.training(events), width=theme.TEXT_WIDTH)
@@ -310,19 +326,30 @@ def _overall(job: Job) -> float:
     return min(max(job.fraction or 0.0, 0.0), 1.0)
 
 
-def _progress_text(job: Job) -> str:
-    step = state.plain(job.step, 200)
-    parts = [f":material/sync: **{step[:1].upper()}{step[1:]}.**"]
-    if job.status == "queued":
-        place = f" Number {job.position} in the queue." if job.position else ""
-        parts = [f":material/schedule: **{step[:1].upper()}{step[1:]}.**{place}"]
+def _progress_text(job: Job, source: str, whole: bool) -> str:
+    """What a run is doing and how long it still takes; `whole`: the time left is the run's, not the step's."""
+    parts = [f":material/{'schedule' if job.status == 'queued' else 'sync'}: **{_step_text(job, source)}.**"]
+    if job.status == "queued" and job.position:
+        parts.append(f"Number {job.position} in the queue.")
     elif job.epoch and job.epochs and job.step == "training":
         parts.append(f"Epoch {job.epoch} of {job.epochs}.")
     if job.eta_seconds is not None:
-        parts.append(f"About {duration(job.eta_seconds)} left.")
+        step = "" if whole or job.status == "queued" else " in this step"
+        parts.append(f"About {duration(job.eta_seconds)} left{step}.")
     if len(job.requesters) > 1:
         parts.append(f"{len(job.requesters)} people wait for it.")
     return " ".join(parts)
+
+
+def _step_text(job: Job, source: str) -> str:
+    """The step in words; the silent ones at the beginning say what takes so long."""
+    if job.step in ("starting", "waiting for the engine to start"):
+        what = "Starting the engine" if job.status == "queued" else "Starting"
+        return f"{what}; the first run also {'draws' if source == 'signs' else 'reads'} the images, for some seconds"
+    if job.step == "reading the images" and source == "signs":
+        return "Drawing the images"
+    step = state.plain(job.step, 200)
+    return step[:1].upper() + step[1:]
 
 
 def _ended(job: Job) -> None:

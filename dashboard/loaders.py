@@ -13,7 +13,7 @@ import streamlit as st
 
 from tier import data, demo, experiment, presets, tables
 from tier.config import DefenseName, Experiment
-from tier.engine import Client, Job
+from tier.engine import Client, Job, kind
 from tier.presets import Preset
 from tier.store import Result, Store
 
@@ -56,6 +56,11 @@ def job(stage: str, one: Experiment) -> Job | None:
         return engine().job(name)
     wanted = one.model_dump(mode="json", by_alias=True)  # data never read: its key is not known before the job has run
     return next((job for job in engine().jobs() if job.stage == stage and job.experiment == wanted), None)
+
+
+def timed(job: Job) -> bool:
+    """Whether a run of the same kind has ended before, so that a time left is the whole run's, not the step's."""
+    return any(known.status == "done" and known.attempt == 1 and kind(known) == kind(job) for known in engine().jobs())
 
 
 # ---- presets
@@ -124,7 +129,8 @@ def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
     for result in shelf.ls("report"):
         one = Experiment.model_validate(result.record["experiment"])
         train = preset.experiment.train.model_copy(update={"seed": one.train.seed, "epochs": one.train.epochs})
-        if one.with_(defense=preset.experiment.defense) == preset.experiment.with_(train=train):
+        plain = preset.experiment.with_(train=train)
+        if one.with_(defense=plain.defense).canonical() == plain.canonical():
             rows.append(tables.run(result.key, one, result.record["metrics"]))
     wanted = [preset.run(defense, seed) for defense in preset.defenses for seed in preset.seeds]
     known = [experiment.key("report", one) for one in wanted if one.data.fingerprint is not None]
@@ -151,7 +157,7 @@ def paths(preset: Preset) -> pd.DataFrame:
         for seed in preset.seeds:
             made = frame("path", preset.run(name, seed), "path.parquet")
             if made is not None:
-                parts.append(tables.path(name, seed, made))
+                parts.append(tables.path(name, seed, made, *sizes(preset.run(name, seed))))
     return tables.paths(parts)
 
 
@@ -159,6 +165,31 @@ def metrics(one: Experiment) -> dict[str, Any] | None:
     """The report of a run, or None."""
     result = find("report", one)
     return None if result is None else dict(result.record["metrics"])
+
+
+def sizes(one: Experiment) -> tuple[int, int]:
+    """Members and non-members of a run: as counted when it is stored (a set may have shrunk), else as configured."""
+    trained = find("train", one)
+    counted = {} if trained is None else trained.metrics
+    wanted = one.split.target_train, one.split.target_test
+    return int(counted.get("members") or wanted[0]), int(counted.get("nonmembers") or wanted[1])
+
+
+def about_data(preset: Preset) -> tuple[dict[str, int], list[str]]:
+    """The sizes of the sets that were made, and what was converted, dropped or refused on the way, as reports tell."""
+    for defense in preset.defenses:
+        for seed in preset.seeds:
+            told = metrics(preset.run(defense, seed)) or {}
+            if told.get("sizes") or told.get("notes"):
+                return dict(told.get("sizes") or {}), [str(note) for note in told.get("notes") or []]
+    return {}, []
+
+
+def flat_maps(one: Experiment) -> tuple[int, int]:
+    """How many maps behind a stored trajectory rank no pixel above another, and of how many images."""
+    found = find("trajectory", one)
+    counted = {} if found is None else found.metrics
+    return int(counted.get("degenerate_maps") or 0), int(counted.get("images") or sum(sizes(one)))
 
 
 def explained(one: Experiment, name: str) -> Experiment:

@@ -63,16 +63,19 @@ def _stored(preset: Preset, one: Experiment, report: dict[str, object]) -> None:
     bare = loaders.metrics(preset.run("none", preset.seeds[0]))
     base = None if bare is None else tables.run("", preset.run("none", preset.seeds[0]), bare)
     st.markdown(f"**{theme.tag(row['model'])}** · {words.point(row)}")
-    if not one.defense.regularizes:
-        st.caption("At lambda 0 TIER is off: this is the same training without it.")
+    if not one.canonical().defense.regularizes:
+        when = "At lambda 0" if one.defense.tier.lambda_ == 0 else f"For the first {one.defense.tier.warmup} epochs"
+        st.caption(f"{when} TIER is off: this is the same training without it.")
     shown: tuple[tuple[str, str, Literal["normal", "inverse"]], ...] = (
         ("New images right", "test_accuracy", "normal"),
-        ("Audit right", "leak", "inverse"),
+        ("Audit right", "audit", "inverse"),
         ("Gap attack right", "gap", "inverse"),
     )
     with st.container(horizontal=True, gap="large"):
         for label, name, better in shown:
             components.share(label, row[name], None if base is None else base[name], better)
+    if row["features"] == 0:
+        st.caption(words.BLIND)
     events = loaders.frame("train", one, "events.parquet")
     if events is None:
         st.caption("The training curves of this run are not stored.")
@@ -84,5 +87,7 @@ def _stored(preset: Preset, one: Experiment, report: dict[str, object]) -> None:
         takeaway=words.training(events),
         meaning="""While solid and dashed lie together the model treats seen and new images alike. As they part, even
         the simplest attacks below begin to work.""",
-        settings=components.settings_line(preset, one, seed=one.train.seed, epochs=one.train.epochs),
+        settings=components.settings_line(
+            preset, one, seed=one.train.seed, epochs=one.train.epochs, audit=components.audit_text(preset)
+        ),
     )

@@ -5,7 +5,7 @@ import streamlit as st
 from dashboard import components, listing, loaders, state, words
 from tier import figures, tables
 
-UNITS = {"sample": "Single images", "batch": "Batch means of 128"}
+UNITS = {"sample": "Single images", "batch": "Batch means"}
 BANDS = {"mean": "95 % of the mean", "sd": "Standard deviation"}
 
 preset = components.chosen()
@@ -18,7 +18,8 @@ components.title(
 with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
     unit = state.choose(
         "Unit of the tests", UNITS, key="unit", default="sample",
-        help="The paper's p-values fit means of batches, not single images; they can be compared in that mode only.",
+        help=f"Batch means: of {preset.experiment.divergence.batch} images each. The paper's p-values fit means of "
+        "batches, not single images; they can be compared in that mode only.",
     )  # fmt: skip
     band = state.choose("Band", BANDS, key="band", default="mean", help="The paper draws one standard deviation.")
     at = components.choose_strength(preset)
@@ -34,8 +35,9 @@ if found:
     one = models[next(iter(found))]
     drawn = tables.stack({name: tables.profile(frame, unit) for name, frame in found.items()})
     tests = {name: tables.tests(frame, unit) for name, frame in found.items()}
+    units = "single images" if unit == "sample" else f"means of {one.divergence.batch} images"
     settings = components.settings_line(
-        preset, one, unit=UNITS[unit], explainer="gradient", target="label", fill=one.divergence.fill,
+        preset, one, unit=units, explainer="gradient", target="label", fill=one.divergence.fill,
         channels=one.divergence.channel_reduction, **components.strength(models),
     )  # fmt: skip
     components.chart(

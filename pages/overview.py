@@ -10,20 +10,29 @@ SHOWN = ("none", "augmentation", "tier_full")
 preset = components.chosen()
 components.title("Can an explanation give away who was in the training data?", " ".join(words.STAKES))
 
-summary = tables.summary(loaders.runs(preset))
+runs = loaders.runs(preset)
+summary = tables.summary(runs)
 if not len(summary):
     components.empty(preset, "results")
     st.stop()
 
 st.subheader("Key figures", anchor=False)
 st.markdown(words.overview(summary), width=theme.TEXT_WIDTH)
+note = words.gap(runs[runs["headline"] & runs["model"].isin(SHOWN)])
+if note:
+    st.markdown(note, width=theme.TEXT_WIDTH)
 rows = tables.by_model(summary)
 with st.grid(len(SHOWN), min_column_width=160):
     for model in SHOWN:
         components.key_figure(model, rows.get(model))
 components.caption_with_data(
-    components.settings_line(preset, preset.experiment, seeds=summary["seeds"].max()), summary, "key_figures"
-)
+    components.settings_line(
+        preset, preset.experiment, seeds=summary["seeds"].max(), attack="the stronger of audit and gap attack",
+        audit=components.audit_text(preset),
+    ),
+    summary, "key_figures",
+)  # fmt: skip
+components.about_data(preset)
 
 st.subheader("Guess: was this image in the training data?", anchor=False)
 game.play(preset)

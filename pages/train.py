@@ -26,25 +26,27 @@ if not len(runs):
     components.empty(preset, "finished runs")
     st.stop()
 rivals = tables.alternatives(runs, paths)
-matched = tables.matched(runs, rivals)
+matched, frontier = tables.matched(runs, rivals), tables.frontier(runs, rivals)
+note = words.gap(runs)
+planned = "" if preset.experiment.train.schedule == "constant" else words.UNPLANNED
 components.chart(
-    figures.leak(runs, paths, runs[runs["key"] == loaders.key("report", one)]),
+    figures.leak(runs, paths, frontier, runs[runs["key"] == loaders.key("report", one)]),
     runs,
     name="accuracy_against_leak",
-    takeaway=words.leak(matched, len(rivals)),
-    meaning="""Every point is a trained model: to the right it is better on new images, further down it gives less away.
-    The lines show plain training and augmentation stopped after each tenth of their epochs. A defense is worth its
-    trouble only below these lines.""",
+    takeaway=" ".join(part for part in (words.leak(matched, len(rivals)), words.frontier(frontier), note) if part),
+    meaning=f"""Every point is a trained model: to the right it is better on new images, further down it gives less
+    away. The coloured lines show plain training and augmentation stopped after each tenth of their epochs. A defense is
+    worth its trouble only below these lines. {planned}""",
     settings=components.settings_line(
-        preset, preset.experiment, runs=len(runs), seeds=runs["seed"].nunique(), attack="audit, 80/20 split",
+        preset, preset.experiment, runs=len(runs), seeds=runs["seed"].nunique(),
+        leak="the stronger of gap attack and audit", audit=components.audit_text(preset),
         ring="the point chosen above" if len(runs[runs["key"] == loaders.key("report", one)]) else None,
     ),
 )  # fmt: skip
 st.subheader("At equal accuracy", anchor=False)
 st.markdown(
-    words.flat("""For each TIER run: the rivals without TIER whose test accuracy lies within 2 points, stopped early or
-    not. A positive advantage means that TIER leaks less than the best of them. Choosing the best of several noisy
-    rivals favours the rivals a little."""),
+    words.flat(f"""For each TIER run: the rivals without TIER whose test accuracy lies within 2 points, stopped early or
+    not. A positive advantage means that TIER leaks less than the best of them. {words.fairness(rivals)}"""),
     width=theme.TEXT_WIDTH,
 )
 listing.matched(matched)

@@ -37,19 +37,22 @@ if found:
     stacked = tables.stack(found, order)
     difference = tables.stack({name: frame for name, frame in gaps.items() if frame is not None}, order)
     first = next(name for name in found)
+    flat = {name: loaders.flat_maps(views[name]) for name in found}
+    flat_text = words.flat_maps(flat)
+    shares = ", ".join(f"{words.label(name)} {count} of {images}" for name, (count, images) in flat.items() if count)
     components.chart(
         figures.trajectories(stacked, difference, order),
         stacked.merge(difference, on=["model", "order", "level"], how="left", suffixes=("", "_difference")),
         name=f"trajectories_{order}_{explainer}",
         takeaway=words.trajectories(difference),
-        meaning="""If the solid and the dashed line of a colour lie apart, someone with the explanation can tell which
+        meaning=f"""If the solid and the dashed line of a colour lie apart, someone with the explanation can tell which
         images the model was trained on. The lower panel shows how far apart: a line inside the grey band is no
         evidence. The second seed is a model trained in the same way from other random numbers, so it shows what mere
-        chance changes.""",
+        chance changes. {flat_text or ""}""",
         settings=components.settings_line(
             preset, views[first], order=ORDERS[order], explainer=EXPLAINERS.get(explainer, explainer),
             layer=loaders.layer(views[first]), target=views[first].explain.target,
-            fill=views[first].trajectory.operator, alpha=views[first].trajectory.alpha,
+            fill=views[first].trajectory.operator, alpha=views[first].trajectory.alpha, degenerate_maps=shares or None,
             **components.strength(models),
         ),
     )  # fmt: skip

@@ -18,6 +18,8 @@ from plotly.subplots import make_subplots
 GREY = "#808080"  # 3.9:1 on white and 4.6:1 on the dark ground
 LABEL_PIXELS = 17  # smallest distance between two direct labels
 FONT_PIXELS = 13
+FRONTIER = "frontier: least leak"
+_NUMBERS = "<br>test accuracy %{x:.3f}<br>leak %{y:.3f}<extra></extra>"  # of a hover text
 TOP, BOTTOM = 60, 52  # margins in pixels: two lines of heading above, ticks and title below
 
 
@@ -289,44 +291,25 @@ def training(events: pd.DataFrame, model: str, epochs: int | None = None) -> go.
     return _finish(figure, height, 165)
 
 
-def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None = None) -> go.Figure:
-    """Test accuracy against the audit's balanced accuracy: every run, and the early-stopping paths.
+def leak(
+    points: pd.DataFrame, paths: pd.DataFrame, frontier: pd.DataFrame, chosen: pd.DataFrame | None = None
+) -> go.Figure:
+    """Test accuracy against leak: every run, the early-stopping paths, and the least leak at each accuracy.
 
     `points`: model, text (for the hover), test_accuracy, leak, low, high (null where unknown), headline (bool);
-    `paths`: model, epoch, test_accuracy, leak, in order of epochs; `chosen`: rows like `points`, ringed.
+    `paths`: model, seed, epoch, test_accuracy, leak, in order of epochs; `frontier`: test_accuracy, leak, both rising;
+    `chosen`: rows like `points`, ringed.
     """
     height = 560
     figure = make_subplots(rows=1, cols=1)
-    for model, part in paths.groupby("model", sort=False):
-        look = style(str(model))
-        figure.add_trace(
-            go.Scatter(
-                x=part["test_accuracy"], y=part["leak"], mode="lines+markers", name=f"{look.label}, stopped early",
-                line={"color": look.colour, "width": 1.5, "shape": "linear"},
-                marker={"size": 5, "symbol": "circle", "color": look.colour},
-                customdata=part[["epoch"]],
-                hovertemplate=f"{look.label}, stopped after epoch %{{customdata[0]}}"
-                "<br>test accuracy %{x:.3f}<br>audit %{y:.3f}<extra></extra>",
-            )
-        )  # fmt: skip
-    for (name, headline), part in points.groupby(["model", "headline"], sort=False):
-        look = style(str(name))
-        spare = part.assign(up=part["high"] - part["leak"], down=part["leak"] - part["low"])
-        figure.add_trace(
-            go.Scatter(
-                x=spare["test_accuracy"], y=spare["leak"], mode="markers", name=look.label,
-                error_y={
-                    "type": "data", "array": spare["up"], "arrayminus": spare["down"],
-                    "color": rgba(look.colour, 0.5), "thickness": 1.2, "width": 3, "visible": bool(headline),
-                },
-                marker={
-                    "symbol": look.symbol, "size": 13 if headline else 8, "color": look.colour,
-                    "opacity": 0.95 if headline else 0.75, "line": {"width": 1 if headline else 0, "color": "white"},
-                },
-                customdata=spare[["text"]],
-                hovertemplate="%{customdata[0]}<br>test accuracy %{x:.3f}<br>audit %{y:.3f}<extra></extra>",
-            )
-        )  # fmt: skip
+    low, high = _axis_range(points["leak"], points["low"], points["high"], paths["leak"], include=[0.5])
+    left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"])
+    if len(frontier):
+        figure.add_trace(_frontier(frontier, left))
+    for (model, seed), part in paths.groupby(["model", "seed"], sort=False):  # a line per training run
+        figure.add_trace(_stopped(part, style(str(model)), seed))
+    for (model, headline), part in points.groupby(["model", "headline"], sort=False):
+        figure.add_trace(_finished(part, style(str(model)), bool(headline)))
     if chosen is not None and len(chosen):
         figure.add_trace(
             go.Scatter(
@@ -334,20 +317,57 @@ def leak(points: pd.DataFrame, paths: pd.DataFrame, chosen: pd.DataFrame | None 
                 marker={"symbol": "circle-open", "size": 24, "color": GREY, "line": {"width": 3, "color": GREY}},
             )
         )  # fmt: skip
-    low, high = _axis_range(points["leak"], points["low"], points["high"], paths["leak"], include=[0.5])
-    left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"])
-    _name_groups(figure, points, paths, _Panel(1, height - TOP - BOTTOM, low, high))
+    _name_groups(figure, points, paths, frontier, _Panel(1, height - TOP - BOTTOM, low, high))
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
-    below = "bars: 95 % interval of a run; lines: early stopping"
+    below = "bars: 95 % interval of a run; coloured lines: early stopping; grey line: frontier"
     _heading(figure, "Up: leaks more. Right: more accurate", below, 1)
-    figure.update_yaxes(range=[low, high], title="audit balanced accuracy")
+    figure.update_yaxes(range=[low, high], title="leak: balanced accuracy of the stronger attack")
     figure.update_xaxes(range=[left, right], title="test accuracy", showgrid=True)
     return _finish(figure, height).update_layout(hovermode="closest", dragmode="zoom")
 
 
-def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, panel: _Panel) -> None:
+def _frontier(frontier: pd.DataFrame, left: float) -> go.Scatter:
+    """The least leak to be had at each accuracy or better, as steps from the axis at `left`."""
+    x, y = frontier["test_accuracy"].to_numpy(), frontier["leak"].to_numpy()
+    return go.Scatter(
+        x=np.concatenate([[left], x]), y=np.concatenate([y[:1], y]), mode="lines", name=FRONTIER, hoverinfo="skip",
+        line={"color": GREY, "width": 1.2, "shape": "vh"},
+    )  # fmt: skip
+
+
+def _stopped(part: pd.DataFrame, look: Style, seed: object) -> go.Scatter:
+    """One training run's accuracy and leak, checkpoint by checkpoint."""
+    return go.Scatter(
+        x=part["test_accuracy"], y=part["leak"], mode="lines+markers", name=f"{look.label}, stopped early",
+        line={"color": look.colour, "width": 1.5, "shape": "linear"},
+        marker={"size": 5, "symbol": "circle", "color": look.colour}, customdata=part[["epoch"]],
+        hovertemplate=f"{look.label}, stopped after epoch %{{customdata[0]}}, seed {seed}{_NUMBERS}",
+    )  # fmt: skip
+
+
+def _finished(part: pd.DataFrame, look: Style, headline: bool) -> go.Scatter:
+    """Finished runs of one model; the headline ones larger and with their intervals."""
+    return go.Scatter(
+        x=part["test_accuracy"], y=part["leak"], mode="markers", name=look.label,
+        error_y={
+            "type": "data", "array": part["high"] - part["leak"], "arrayminus": part["leak"] - part["low"],
+            "color": rgba(look.colour, 0.5), "thickness": 1.2, "width": 3, "visible": headline,
+        },
+        marker={
+            "symbol": look.symbol, "size": 13 if headline else 8, "color": look.colour,
+            "opacity": 0.95 if headline else 0.75, "line": {"width": 1 if headline else 0, "color": "white"},
+        },
+        customdata=part[["text"]], hovertemplate=f"%{{customdata[0]}}{_NUMBERS}",
+    )  # fmt: skip
+
+
+def _name_groups(
+    figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, frontier: pd.DataFrame, panel: _Panel
+) -> None:
     """Write each group's name in the right margin, level with its mean, behind the group's own marker."""
-    names = [(0.5, "guessing (0.5)")]
+    names = [(0.5, "┈ guessing (0.5)")]
+    if len(frontier):
+        names.append((float(frontier["leak"].iloc[-1]), f'<span style="color:{GREY}">━</span> {FRONTIER}'))
     headline = points[points["headline"]]
     for model, part in headline.groupby("model", sort=False):
         look = style(str(model))

@@ -1,4 +1,9 @@
-"""Stage results -> tidy DataFrames, one row per thing shown: no files, no Streamlit, no torch."""
+"""Stage results -> tidy DataFrames, one row per thing shown: no files, no Streamlit, no torch.
+
+Runs are compared by their `leak`: the balanced accuracy of the stronger of two attacks, the cross-fitted audit and the
+gap attack. What one attack finds has leaked, however little another finds; and as every run and every early-stopping
+checkpoint is measured by both, none looks better for an audit that did badly on it.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,10 +14,14 @@ import pandas as pd
 from tier.config import Experiment
 
 RUN_COLUMNS = (
-    "key", "model", "lambda", "beta", "seed", "epochs", "train_accuracy", "test_accuracy", "leak", "low", "high",
-    "auc", "gap", "loss_auc", "seconds_per_epoch",
+    "key", "model", "lambda", "beta", "seed", "epochs", "train_accuracy", "test_accuracy", "leak", "low", "high", "by",
+    "audit", "audit_low", "audit_high", "auc", "gap", "loss_auc", "holdout", "features", "seconds_per_epoch",
 )  # fmt: skip
-PATH_COLUMNS = ("model", "seed", "epoch", "test_accuracy", "leak", "low", "high")
+WORDS = ("key", "model", "by")  # the columns that hold no numbers
+LEAK_COLUMNS = ("test_accuracy", "leak", "low", "high", "by", "audit", "gap")
+PATH_COLUMNS = ("model", "seed", "epoch", *LEAK_COLUMNS)
+COIN = 0.5  # the balanced accuracy of guessing
+Z = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
 
 # The paper's Tables I and III (GTSRB): percent removed, mean KL of members and non-members, t, its p, KS, its p.
 _PAPER_COLUMNS = ("removed", "members", "nonmembers", "t", "t_p", "ks", "ks_p")
@@ -30,10 +39,60 @@ PAPER_DIVERGENCE: dict[str, pd.DataFrame] = {
 }  # fmt: skip
 
 
+def leak(metrics: Mapping[Any, Any], members: int, nonmembers: int) -> dict[str, Any]:
+    """The leak of one trained model from its figures: leak, low, high, by, audit, audit_low, audit_high, gap.
+
+    `leak` is the larger of the cross-fitted audit's and the gap attack's balanced accuracy, `low` and `high` are that
+    attack's 95 % interval, `by` names it (`audit`, `gap`). Nobody need do worse than guess: where both attacks did,
+    the leak is 0.5, `by` is `coin` and the interval reaches up to 0.5 at least. Null without an audit.
+    """
+    names = ("crossfit_balanced_accuracy", "crossfit_balanced_accuracy_low", "crossfit_balanced_accuracy_high")
+    audit, audit_low, audit_high = (_number(metrics.get(name)) for name in names)
+    gap = _number(metrics.get("gap_balanced_accuracy"))
+    by, most, low, high = None if np.isnan(audit) else "audit", audit, audit_low, audit_high
+    if gap > audit:
+        train, test = _number(metrics.get("train_accuracy")), _number(metrics.get("test_accuracy"))
+        by, most, (low, high) = "gap", gap, gap_interval(train, test, members, nonmembers)
+    if most < COIN:
+        by, most, high = "coin", COIN, max(high, COIN)
+    found = {"leak": most, "low": low, "high": high, "by": by}
+    return found | {"audit": audit, "audit_low": audit_low, "audit_high": audit_high, "gap": gap}
+
+
+def gap_interval(train: float, test: float, members: int, nonmembers: int) -> tuple[float, float]:
+    """95 % interval of the gap attack's balanced accuracy, (1 + train accuracy - test accuracy) / 2.
+
+    Newcombe's hybrid score interval of a difference of two shares (1998, method 10), which also holds at a train
+    accuracy of 1. NaN where an accuracy is unknown or a group is empty.
+    """
+    if not (members and nonmembers) or np.isnan(train + test):
+        return float("nan"), float("nan")
+    (train_low, train_high), (test_low, test_high) = _wilson(train, members), _wilson(test, nonmembers)
+    down, up = np.hypot(train - train_low, test_high - test), np.hypot(train_high - train, test - test_low)
+    return float(1 + train - test - down) / 2, float(1 + train - test + up) / 2
+
+
+def _wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of n."""
+    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
+    half = Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    return float(middle - half) / scale, float(middle + half) / scale
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
 def run(key: str, experiment: Experiment, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """One report as a row of `RUN_COLUMNS`; lambda and beta are null where TIER does not act."""
-    defense = experiment.defense.canonical()
+    """One report as a row of `RUN_COLUMNS`; lambda and beta are null where TIER does not act.
+
+    `leak`, `low`, `high`, `by`, `audit` and `gap` are explained at `leak`; `auc` is the cross-fitted audit's; `holdout`
+    is the audit as the paper makes it, on the 20 % held out; `features` counts the trajectory features that it kept.
+    """
+    defense = experiment.canonical().defense
     acts = defense.regularizes
+    members = metrics.get("members") or experiment.split.target_train
+    nonmembers = metrics.get("nonmembers") or experiment.split.target_test
     return {
         "key": key,
         "model": defense.name,
@@ -43,12 +102,11 @@ def run(key: str, experiment: Experiment, metrics: Mapping[str, Any]) -> dict[st
         "epochs": metrics.get("epochs") or experiment.train.epochs,
         "train_accuracy": metrics.get("train_accuracy"),
         "test_accuracy": metrics.get("test_accuracy"),
-        "leak": metrics.get("audit_balanced_accuracy"),
-        "low": metrics.get("audit_balanced_accuracy_low"),
-        "high": metrics.get("audit_balanced_accuracy_high"),
-        "auc": metrics.get("audit_auc"),
-        "gap": metrics.get("gap_balanced_accuracy"),
+        **leak(metrics, members, nonmembers),
+        "auc": metrics.get("crossfit_auc"),
         "loss_auc": metrics.get("loss_auc"),
+        "holdout": metrics.get("audit_balanced_accuracy"),
+        "features": len(metrics["features"]) if metrics.get("features") is not None else None,
         "seconds_per_epoch": metrics.get("seconds_per_epoch"),
     }
 
@@ -56,7 +114,7 @@ def run(key: str, experiment: Experiment, metrics: Mapping[str, Any]) -> dict[st
 def runs(rows: Iterable[Mapping[str, Any]], headline: Iterable[str] = ()) -> pd.DataFrame:
     """Rows of `run` as one frame, one per key, with `headline` (bool) and `text`, the run's name for a person."""
     frame = pd.DataFrame(list(rows), columns=list(RUN_COLUMNS)).drop_duplicates("key", ignore_index=True)
-    numbers = [name for name in RUN_COLUMNS if name not in ("key", "model")]
+    numbers = [name for name in RUN_COLUMNS if name not in WORDS]
     frame[numbers] = frame[numbers].apply(pd.to_numeric)
     chosen = set(headline)
     frame["headline"] = frame["key"].isin(chosen)
@@ -89,27 +147,30 @@ def by_model(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """The headline runs by model: mean over seeds, lowest and highest seed, and how many seeds.
 
-    Columns: model, seeds, and `<metric>`, `<metric>_min`, `<metric>_max` for train_accuracy, test_accuracy, leak, auc,
-    gap, loss_auc; `low`, `high`: the widest audit interval over the seeds.
+    Columns: model, seeds, and `<metric>`, `<metric>_min`, `<metric>_max` for train_accuracy, test_accuracy, leak,
+    audit, gap, auc, loss_auc; `low`, `high`: the widest interval of the leak over the seeds; `features`: the most
+    trajectory features that an audit kept.
     """
-    metrics = ("train_accuracy", "test_accuracy", "leak", "auc", "gap", "loss_auc")
+    metrics = ("train_accuracy", "test_accuracy", "leak", "audit", "gap", "auc", "loss_auc")
     headline = frame[frame["headline"]]
     rows = []
     for model, part in headline.groupby("model", sort=False):
         row: dict[str, Any] = {"model": model, "seeds": int(part["seed"].nunique())}
         for name in metrics:
             row |= {name: part[name].mean(), f"{name}_min": part[name].min(), f"{name}_max": part[name].max()}
-        rows.append(row | {"low": part["low"].min(), "high": part["high"].max()})
-    columns = ["model", "seeds", *(f"{m}{end}" for m in metrics for end in ("", "_min", "_max")), "low", "high"]
-    return pd.DataFrame(rows, columns=columns)
+        rows.append(row | {"low": part["low"].min(), "high": part["high"].max(), "features": part["features"].max()})
+    columns = ["model", "seeds", *(f"{m}{end}" for m in metrics for end in ("", "_min", "_max"))]
+    return pd.DataFrame(rows, columns=[*columns, "low", "high", "features"])
 
 
-def path(model: str, seed: int, frame: pd.DataFrame) -> pd.DataFrame:
+def path(model: str, seed: int, frame: pd.DataFrame, members: int, nonmembers: int) -> pd.DataFrame:
     """The early-stopping checkpoints at which the audit was run, as rows of `PATH_COLUMNS`."""
-    known = frame[frame["audit_balanced_accuracy"].notna()].sort_values("epoch")
-    names = {f"audit_balanced_accuracy{end}": name for end, name in (("", "leak"), ("_low", "low"), ("_high", "high"))}
-    made = known.rename(columns=names).assign(model=model, seed=seed)
-    return made.reindex(columns=list(PATH_COLUMNS)).reset_index(drop=True)
+    rows = [
+        {**row, **leak(row, members, nonmembers), "model": model, "seed": seed}
+        for row in frame.sort_values("epoch").to_dict("records")
+    ]
+    made = pd.DataFrame(rows, columns=list(PATH_COLUMNS))
+    return made[made["audit"].notna()].reset_index(drop=True)
 
 
 def paths(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
@@ -121,9 +182,9 @@ def paths(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
 def alternatives(frame: pd.DataFrame, stopped: pd.DataFrame) -> pd.DataFrame:
     """What TIER has to beat: the finished runs without TIER and every early-stopping checkpoint of theirs.
 
-    Columns: text, model, test_accuracy, leak, low, high.
+    Columns: text, model, and `LEAK_COLUMNS`.
     """
-    columns = ["text", "model", "test_accuracy", "leak", "low", "high"]
+    columns = ["text", "model", *LEAK_COLUMNS]
     plain = frame[~frame["model"].isin(["tier_reg", "tier_full"])][columns]
     names = [
         f"{NAMES.get(str(model), str(model))}, stopped after epoch {epoch}, seed {seed}"
@@ -133,34 +194,49 @@ def alternatives(frame: pd.DataFrame, stopped: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else plain
 
 
+def frontier(frame: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
+    """The least leak at each accuracy: the runs and checkpoints that none leaks less than at equal or higher accuracy.
+
+    `frame` as from `runs`, `rivals` as from `alternatives`. Columns: text, model, stopped (bool: a checkpoint of early
+    stopping), test_accuracy, leak; accuracy and leak rise from row to row.
+    """
+    columns = ["text", "model", "test_accuracy", "leak"]
+    finished = frame[columns].assign(stopped=False)
+    stopped = rivals[~rivals["text"].isin(frame["text"])][columns].assign(stopped=True)
+    every = pd.concat([part for part in (finished, stopped) if len(part)] or [finished], ignore_index=True)
+    known = every[every[["test_accuracy", "leak"]].notna().all(axis=1)]
+    known = known.sort_values(["test_accuracy", "leak"], ascending=[False, True], kind="stable")
+    least = known["leak"].cummin()
+    kept = known[least.shift().isna() | (known["leak"] < least.shift())]
+    return kept[["text", "model", "stopped", "test_accuracy", "leak"]][::-1].reset_index(drop=True)
+
+
 def matched(frame: pd.DataFrame, rivals: pd.DataFrame, tolerance: float = 0.02) -> pd.DataFrame:
     """Each TIER run beside the rivals whose test accuracy is within `tolerance` (a fraction) of its own.
 
-    Columns: text, model, lambda, beta, seed, test_accuracy, leak, low, high; rivals (how many); best, best_accuracy,
-    best_leak (the least leaking rival) and worst, worst_accuracy, worst_leak; `advantage` = best_leak - leak, positive
-    where TIER leaks less than the best rival; `clear`: the two 95 % intervals do not overlap (null when one is
-    unknown). A run without a rival keeps nulls. Taking the least leaking of several noisy checkpoints favours the
-    rivals a little.
+    Columns: text, model, lambda, beta, seed, `LEAK_COLUMNS`, headline; rivals (how many); best, best_accuracy,
+    best_leak, best_audit, best_gap (the least leaking rival) and worst, worst_accuracy, ...; `advantage` = best_leak -
+    leak, positive where TIER leaks less than the best rival; `clear`: the two 95 % intervals do not overlap (null when
+    one is unknown). A run without a rival keeps nulls. Taking the least leaking of several noisy checkpoints favours
+    the rivals by about the error of one.
     """
+    keep = ("text", "model", "lambda", "beta", "seed", *LEAK_COLUMNS, "headline")
     rows = []
     for run_row in frame[frame["model"].isin(["tier_reg", "tier_full"])].to_dict("records"):
-        keep = ("text", "model", "lambda", "beta", "seed", "test_accuracy", "leak", "low", "high", "headline")
         row: dict[str, Any] = {name: run_row[name] for name in keep}
         distance = (rivals["test_accuracy"] - run_row["test_accuracy"]).abs()
         near = rivals[(distance <= tolerance + 1e-12) & rivals["leak"].notna()]
         row["rivals"] = len(near)
         for word, place in (("best", near["leak"].idxmin), ("worst", near["leak"].idxmax)) if len(near) else ():
             rival = near.loc[place()]
-            row |= {word: rival["text"], f"{word}_accuracy": rival["test_accuracy"], f"{word}_leak": rival["leak"]}
+            row |= {word: rival["text"], f"{word}_accuracy": rival["test_accuracy"]}
+            row |= {f"{word}_{name}": rival[name] for name in ("leak", "audit", "gap")}
             if word == "best":
                 row["advantage"] = rival["leak"] - run_row["leak"]
                 row["clear"] = _apart(row, rival)
         rows.append(row)
-    columns = [
-        "text", "model", "lambda", "beta", "seed", "test_accuracy", "leak", "low", "high", "headline", "rivals",
-        "best", "best_accuracy", "best_leak", "worst", "worst_accuracy", "worst_leak", "advantage", "clear",
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+    columns = [f"{word}{end}" for word in ("best", "worst") for end in ("", "_accuracy", "_leak", "_audit", "_gap")]
+    return pd.DataFrame(rows, columns=[*keep, "rivals", *columns, "advantage", "clear"])
 
 
 def _apart(first: dict[str, Any], second: pd.Series) -> bool | None:

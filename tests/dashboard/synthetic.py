@@ -1,5 +1,6 @@
 """A store with made-up but plausible results in the exact schemas of the stages, for tests of pages only."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from unittest import mock
 
@@ -93,24 +94,43 @@ def profile(distance: float) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def metrics(one: Experiment) -> dict[str, object]:
+def metrics(one: Experiment) -> dict[str, dict[str, object]]:
+    """The made-up figures of each stage; a report holds them all."""
     accuracy, leak, _ = strength(one)
-    return {
-        "train_accuracy": 0.99 if one.defense.canonical().name == "none" else 0.85, "test_accuracy": accuracy,
-        "test_top5": min(accuracy + 0.2, 1.0), "test_loss": 2 - 2 * accuracy, "audit_balanced_accuracy": leak,
-        "audit_auc": leak + 0.04, "audit_balanced_accuracy_low": leak - 0.03,
-        "audit_balanced_accuracy_high": leak + 0.03,
-        "audit_auc_low": leak + 0.01, "audit_auc_high": leak + 0.07, "gap_balanced_accuracy": 0.5 + 0.6 * (leak - 0.5),
-        "loss_auc": leak - 0.01, "loss_balanced_accuracy": leak - 0.03, "seconds_per_epoch": 1.0,
-        "epochs": one.train.epochs, "members": one.split.target_train, "nonmembers": one.split.target_test,
+    members, nonmembers = one.split.target_train, one.split.target_test
+    audited = {
+        "crossfit_balanced_accuracy": leak, "crossfit_balanced_accuracy_low": leak - 0.02,
+        "crossfit_balanced_accuracy_high": leak + 0.02, "crossfit_auc": leak + 0.04, "crossfit_auc_low": leak + 0.02,
+        "crossfit_auc_high": leak + 0.06, "audit_balanced_accuracy": leak - 0.01, "audit_auc": leak + 0.03,
+        "audit_balanced_accuracy_low": leak - 0.06, "audit_balanced_accuracy_high": leak + 0.04,
+        "audit_auc_low": leak - 0.02, "audit_auc_high": leak + 0.08, "features": ["morf_0", "lerf_1", "lerf_2"],
     }  # fmt: skip
+    trained = {
+        "train_accuracy": 0.99 if one.defense.canonical().name == "none" else 0.85, "test_accuracy": accuracy,
+        "test_top5": min(accuracy + 0.2, 1.0), "test_loss": 2 - 2 * accuracy, "loss_auc": leak - 0.01,
+        "gap_balanced_accuracy": 0.5 + 0.6 * (leak - 0.5), "seconds_per_epoch": 1.0, "epochs": one.train.epochs,
+        "members": members, "nonmembers": nonmembers, "classes": 24, "parameters": 3,
+    }  # fmt: skip
+    parts: dict[str, dict[str, object]] = {
+        "train": trained,
+        "trajectory": {"degenerate_maps": 0, "cam_layer": None, "images": members + nonmembers},
+        "divergence": {"images": members + nonmembers},
+        "audit": audited,
+    }
+    sizes = {name: getattr(one.split, name) for name in ("target_train", "target_test", "shadow_train", "shadow_test")}
+    return parts | {
+        "report": {k: v for part in parts.values() for k, v in part.items()} | {"sizes": sizes, "notes": []}
+    }
+
+
+STAGES = ("train", "trajectory", "divergence", "audit", "report")
 
 
 def add(
-    store: Store, one: Experiment, stages: tuple[str, ...] = ("train", "trajectory", "divergence", "audit", "report")
+    store: Store, one: Experiment, stages: tuple[str, ...] = STAGES, told: Mapping[str, object] | None = None
 ) -> None:
-    """Write made-up results of one run."""
-    plain = one.with_(defense=one.defense.canonical())
+    """Write made-up results of one run; `told` replaces some of the figures, in whichever stage has them."""
+    plain = one.canonical()
     distance = strength(one)[2]
     means, differences, samples = curves(distance, np.random.default_rng(one.train.seed))
     scores = pd.DataFrame({"index": samples["index"], "member": samples["member"], "fold": 0})
@@ -126,7 +146,7 @@ def add(
         record = {
             "version": 1, "config": {}, "experiment": plain.changed(), "parents": {}, "seconds": 3.0,
             "fingerprint": plain.data.fingerprint,
-            "metrics": metrics(one) if stage == "report" else {"cam_layer": None},
+            "metrics": {name: (told or {}).get(name, value) for name, value in metrics(one)[stage].items()},
         }  # fmt: skip
         store.write(stage, experiment.key(stage, one), files[stage], record)
 
@@ -134,12 +154,13 @@ def add(
 def add_path(store: Store, one: Experiment) -> None:
     """Write a made-up early-stopping path."""
     known = events(one)
-    leak = np.full(len(known), np.nan)
+    audit = np.full(len(known), np.nan)
     stops = np.linspace(len(known) / 10, len(known), 10).round().astype(int) - 1
-    leak[stops] = 0.5 + (strength(one)[1] - 0.5) * (np.arange(1, 11) / 10) ** 2
+    audit[stops] = 0.5 + (strength(one)[1] - 0.5) * (np.arange(1, 11) / 10) ** 2
     frame = known[["epoch", "train_accuracy", "test_accuracy", "gap_balanced_accuracy", "loss_auc"]].assign(
-        audit_balanced_accuracy=leak, audit_auc=leak + 0.03, audit_balanced_accuracy_low=leak - 0.03,
-        audit_balanced_accuracy_high=leak + 0.03,
+        audit_balanced_accuracy=audit - 0.02, audit_balanced_accuracy_low=audit - 0.07, audit_auc=audit + 0.03,
+        audit_balanced_accuracy_high=audit + 0.03, crossfit_balanced_accuracy=audit, crossfit_auc=audit + 0.03,
+        crossfit_balanced_accuracy_low=audit - 0.02, crossfit_balanced_accuracy_high=audit + 0.02,
     )  # fmt: skip
     record = {"experiment": one.changed(), "metrics": {"epochs": one.train.epochs}, "seconds": 1.0}
     store.write("path", experiment.key("path", one), {"path.parquet": frame}, record)

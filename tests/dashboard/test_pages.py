@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.dashboard import synthetic
 from tests.dashboard.conftest import APP, PAGES, Open, charts, texts
 from tests.dashboard.engines import FakeEngine
-from tier import experiment
+from tier import experiment, presets
 from tier.presets import Preset
+from tier.store import Store
 
 
 def drawn(test: AppTest) -> AppTest:
@@ -135,6 +137,44 @@ def test_the_key_figures_are_those_of_the_store(open_page: Open, full_store: Pat
     assert values[0] == f"{100 * leak:.0f} of 100"
     assert values[1] == f"{100 * accuracy:.0f} of 100"
     assert len(values) == 6
+
+
+def test_what_became_of_the_data_is_told(open_page: Open, empty_store: Path) -> None:
+    store = Store(empty_store)
+    preset = synthetic.pinned(store, presets.get("signs"))
+    told = {"sizes": {"target_train": 990, "target_test": 990}, "notes": ["20 duplicates dropped <b>"], "members": 990}
+    synthetic.add(store, preset.run("none"), told=told)
+    test = drawn(open_page("overview", empty_store))
+    assert [expander.label for expander in test.expander] == ["About the data"]
+    said = "".join(str(line.value) for line in test.expander[0].markdown)
+    assert "990 members and 990 non-members" in said
+    assert "20 duplicates dropped" in said
+    assert "<" not in said
+    assert "n: 990 members and 1000 non-members" in texts(test)  # as trained, not as configured
+
+
+def test_an_audit_that_sees_no_trajectory_says_so(open_page: Open, empty_store: Path) -> None:
+    store = Store(empty_store)
+    preset = synthetic.pinned(store, presets.get("signs"))
+    for defense in preset.defenses:
+        synthetic.add(store, preset.run(defense), told={"features": []})
+    for page in ("overview", "train"):
+        assert "the audit sees loss and class only" in texts(open_page(page, empty_store))
+
+
+def test_maps_that_rank_nothing_are_counted(open_page: Open, full_store: Path, empty_store: Path) -> None:
+    store = Store(empty_store)
+    preset = synthetic.pinned(store, presets.get("signs"))
+    synthetic.add(store, preset.run("none"), told={"degenerate_maps": 6})
+    said = texts(open_page("trajectories", empty_store, models=["Undefended"]))
+    assert "degenerate maps: Undefended 6 of 2000" in said
+    assert "6 of 2,000 images (Undefended)" in said
+    assert "degenerate" not in texts(open_page("trajectories", full_store))
+
+
+def test_the_batch_size_of_the_tests_is_the_presets(open_page: Open, full_store: Path, preset: Preset) -> None:
+    said = texts(open_page("divergence", full_store, unit="Batch means"))
+    assert f"unit: means of {preset.experiment.divergence.batch} images" in said
 
 
 def test_the_game_hides_membership_until_a_guess_and_keeps_score(open_page: Open, full_store: Path) -> None:

@@ -56,12 +56,41 @@ def test_a_running_point_shows_live_curves_time_left_and_cancel(
     test = open_page("train", full_store, free="true", lambda_free="4.5")
     test.form_submit_button[0].click().run()
     assert "Epoch 7 of 40" in texts(test)
-    assert "31 s left" in texts(test)
+    assert "31 s left in this step" in texts(test)  # no such run has ended yet, so the whole is not known
     assert any("After epoch 7" in chart.alt for chart in charts(test))
     key = engine.jobs()[0].key
     test.button(key=f"cancel_{key}").click().run()
     assert engine.cancelled == [(key, engine.jobs()[0].requesters[0])]
     assert any("cancelled" in str(info.proto) for info in test.info)
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "said"),
+    [
+        ("waiting for the engine to start", "queued", "Starting the engine; the first run also draws the images"),
+        ("starting", "running", "Starting; the first run also draws the images"),
+        ("reading the images", "running", "Drawing the images."),
+        ("measuring KL", "running", "Measuring KL."),
+    ],
+)
+def test_a_silent_step_says_what_takes_so_long(
+    step: str, status: str, said: str, open_page: Open, full_store: Path, engine: FakeEngine
+) -> None:
+    engine.state = {"status": status, "step": step}
+    test = open_page("train", full_store, free="true", lambda_free="4.5")
+    test.form_submit_button[0].click().run()
+    assert said in texts(test)
+
+
+def test_the_time_left_is_the_whole_runs_once_such_a_run_has_ended(
+    open_page: Open, full_store: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    engine.state = {"status": "done", "attempt": 1}
+    engine.submit("report", preset.point("tier_full", 1.5, 0.2), "somebody")
+    engine.state = {"status": "running", "step": "training", "eta_seconds": 31.0}
+    test = open_page("train", full_store, free="true", lambda_free="4.5")
+    test.form_submit_button[0].click().run()
+    assert "31 s left." in texts(test)
 
 
 def test_a_refresh_finds_the_run_and_may_still_cancel_it(open_page: Open, full_store: Path, engine: FakeEngine) -> None:
@@ -114,14 +143,22 @@ def test_values_beyond_the_limits_are_refused_on_the_server(
 
 def test_the_scatter_holds_every_run_and_both_paths(open_page: Open, full_store: Path) -> None:
     spec = charts(open_page("train", full_store))[-1].spec
-    for name in ("Undefended, stopped early", "Augmentation, stopped early", "TIER Full", "TIER Reg-only"):
+    for name in ("Undefended, stopped early", "Augmentation, stopped early", "TIER Full", "TIER Reg-only", "frontier"):
         assert name in spec
+
+
+def test_runs_are_compared_by_the_cross_fitted_audit_and_the_tilts_are_told(open_page: Open, full_store: Path) -> None:
+    said = texts(open_page("train", full_store))
+    assert "audit: 5-fold cross-fitted" in said
+    assert "The checkpoints lie in the middle of one learning-rate cycle" in said
+    assert "The frontier, the least leak at each accuracy, is held by" in said
+    assert "80/20" not in said
 
 
 def test_the_matched_table_compares_every_tier_run(open_page: Open, full_store: Path, preset: Preset) -> None:
     test = open_page("train", full_store)
     table: pd.DataFrame = test.dataframe[-1].value
-    assert {"advantage", "best", "worst", "clear"} <= set(table.columns)
+    assert {"advantage", "best", "worst", "clear", "leak", "audit", "gap", "best_gap"} <= set(table.columns)
     runs = [preset.run(name, seed) for name in ("tier_full", "tier_reg") for seed in preset.seeds]
     runs += [one for lam, _, one in preset.grid("tier_full") if lam > 0]
     assert len(table) == len({experiment.key("report", one) for one in runs})

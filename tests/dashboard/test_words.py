@@ -90,6 +90,37 @@ def test_the_leak_sentence_counts_wins_and_losses() -> None:
     assert "0 of them clearly" in words.leak(matched([0.1], clear=None), 3)
 
 
+def runs(pairs: list[tuple[str, float, float]]) -> pd.DataFrame:
+    return pd.DataFrame(pairs, columns=["model", "audit", "gap"])
+
+
+def test_the_gap_attack_is_named_where_it_beats_the_audit() -> None:
+    said = str(words.gap(runs([("none", 0.8, 0.7), ("tier_full", 0.52, 0.55), ("tier_full", 0.54, 0.55)])))
+    assert said.startswith("In 2 of 3 runs (TIER Full) the gap attack")
+    assert "by up to 0.030" in said
+    assert words.gap(runs([("none", 0.8, 0.7)])) is None
+    assert words.gap(runs([("none", float("nan"), 0.7)])) is None
+
+
+def test_the_frontier_is_counted_by_who_holds_it() -> None:
+    held = pd.DataFrame({"model": ["tier_full", "none", "none", "augmentation"], "stopped": [False, True, True, False]})
+    said = words.frontier(held)
+    assert "2 checkpoints of early stopping, 1 TIER run and 1 finished run without TIER" in said
+    assert words.frontier(held.head(0)) == ""
+
+
+def test_the_tilt_of_the_comparison_is_taken_from_the_intervals() -> None:
+    assert "here 0.020" in words.fairness(pd.DataFrame({"low": [0.5, 0.6], "high": [0.54, 0.64]}))
+    assert "here" not in words.fairness(pd.DataFrame({"low": [], "high": []}, dtype=float))
+
+
+def test_maps_that_rank_nothing_are_counted_by_model() -> None:
+    said = str(words.flat_maps({"none": (6, 2000), "tier_full": (0, 2000)}))
+    assert "6 of 2,000 images (Undefended)" in said
+    assert "TIER" not in said
+    assert words.flat_maps({"none": (0, 2000)}) is None
+
+
 def test_every_glossary_entry_is_a_sentence() -> None:
     for term, text in words.GLOSSARY.items():
         flat = words.flat(text)

@@ -154,15 +154,49 @@ def points() -> pd.DataFrame:
     })  # fmt: skip
 
 
+def stopped(seeds: list[int]) -> pd.DataFrame:
+    parts = [
+        pd.DataFrame({"model": "none", "seed": seed, "epoch": [5, 10], "test_accuracy": [0.4 + 0.01 * seed, 0.6],
+                      "leak": [0.55, 0.9]})
+        for seed in seeds
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def frontier() -> pd.DataFrame:
+    return pd.DataFrame({"test_accuracy": [0.4, 0.6], "leak": [0.55, 0.9]})
+
+
 def test_leak_draws_runs_paths_and_the_chosen_point() -> None:
-    paths = pd.DataFrame({"model": "none", "epoch": [5, 10], "test_accuracy": [0.4, 0.6], "leak": [0.55, 0.9]})
-    figure = figures.leak(points(), paths, points().tail(1))
+    paths = stopped([0])
+    figure = figures.leak(points(), paths, frontier(), points().tail(1))
     names = [t.name for t in figure.data]
     assert "Undefended, stopped early" in names
     assert "chosen" in names
     headline = next(t for t in figure.data if t.name == "TIER Full" and t.error_y.visible)
     assert headline.error_y.array[0] == pytest.approx(0.03)
-    assert figures.leak(points(), paths.head(0)).layout.xaxis.range is not None
+    assert figures.leak(points(), paths.head(0), frontier().head(0)).layout.xaxis.range is not None
+
+
+def test_paths_of_several_seeds_are_lines_of_their_own() -> None:
+    paths = stopped([0, 1])
+    figure = figures.leak(points(), paths, frontier())
+    drawn = [trace for trace in figure.data if trace.name == "Undefended, stopped early"]
+    assert len(drawn) == 2
+    for seed, trace in enumerate(drawn):
+        np.testing.assert_allclose(trace.x, paths[paths["seed"] == seed]["test_accuracy"])
+        assert f"seed {seed}" in trace.hovertemplate
+    named = [a.text for a in figures.leak(points().tail(2), paths, frontier()).layout.annotations]
+    assert sum("stopped early" in str(text) for text in named) == 1  # one name for both
+
+
+def test_the_frontier_is_a_named_thin_line_of_steps() -> None:
+    figure = figures.leak(points(), stopped([0]), frontier())
+    line = next(trace for trace in figure.data if trace.name == figures.FRONTIER)
+    assert line.line.shape == "vh"  # between two points the leak is that of the more accurate one
+    np.testing.assert_allclose(line.x[1:], frontier()["test_accuracy"])
+    np.testing.assert_allclose(line.y, [0.55, 0.55, 0.9])
+    assert any(figures.FRONTIER in str(a.text) for a in figure.layout.annotations)
 
 
 def test_the_guess_hides_model_and_membership_until_they_are_revealed() -> None:

@@ -1,5 +1,7 @@
 """Tables restate results without changing a number, and choose rivals by the rule they state."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,11 +15,17 @@ def experiment(name: str = "none", lam: float = 7.0, beta: float = 0.3, seed: in
     return Experiment(defense=Defense(name=name, tier=tier), train=Train(seed=seed, epochs=30))  # type: ignore[arg-type]
 
 
-def metrics(test: float = 0.6, leak: float = 0.8, width: float = 0.02) -> dict[str, float]:
+def metrics(
+    test: float = 0.6, leak: float = 0.8, width: float = 0.02, gap: float = 0.52, holdout: float = 0.7
+) -> dict[str, Any]:
+    """A report in which the cross-fitted audit finds `leak`, the audit of the paper `holdout`."""
     return {
-        "train_accuracy": 0.99, "test_accuracy": test, "audit_balanced_accuracy": leak, "audit_auc": leak + 0.05,
-        "audit_balanced_accuracy_low": leak - width, "audit_balanced_accuracy_high": leak + width,
-        "gap_balanced_accuracy": 0.7, "loss_auc": 0.75, "seconds_per_epoch": 1.0, "epochs": 30,
+        "train_accuracy": test + 2 * gap - 1, "test_accuracy": test, "gap_balanced_accuracy": gap,
+        "crossfit_balanced_accuracy": leak, "crossfit_balanced_accuracy_low": leak - width,
+        "crossfit_balanced_accuracy_high": leak + width, "crossfit_auc": leak + 0.05,
+        "audit_balanced_accuracy": holdout, "audit_auc": 0.71, "audit_balanced_accuracy_low": holdout - 0.05,
+        "audit_balanced_accuracy_high": holdout + 0.05, "features": ["morf_0", "lerf_3"], "loss_auc": 0.75,
+        "seconds_per_epoch": 1.0, "epochs": 30, "members": 1000, "nonmembers": 1000,
     }  # fmt: skip
 
 
@@ -48,16 +56,54 @@ def test_runs_keep_one_row_per_key_and_mark_the_headline() -> None:
 
 
 def test_a_refused_metric_stays_unknown() -> None:
-    row = tables.run("a", experiment(), {"test_accuracy": 0.5, "audit_balanced_accuracy": None})
+    row = tables.run("a", experiment(), metrics(0.5) | {"crossfit_balanced_accuracy": None, "features": None})
     made = tables.runs([row])
-    assert np.isnan(made["leak"].iloc[0])
     assert made["test_accuracy"].iloc[0] == 0.5
+    assert made[["leak", "audit", "features"]].iloc[0].isna().all()  # the gap attack alone would compare unlike things
+    assert made["by"].iloc[0] is None
+
+
+def test_runs_are_compared_by_the_cross_fitted_audit_and_keep_the_papers_figure_beside_it() -> None:
+    row = tables.run("a", experiment(), metrics(leak=0.8, width=0.02, holdout=0.7))
+    assert (row["leak"], row["low"], row["high"]) == pytest.approx((0.8, 0.78, 0.82))
+    assert row["by"] == "audit"
+    assert (row["audit"], row["holdout"], row["gap"], row["features"]) == (0.8, 0.7, 0.52, 2)
+    assert row["auc"] == pytest.approx(0.85)
+
+
+def test_the_leak_is_the_gap_attacks_where_that_beats_the_audit() -> None:
+    made = tables.leak(metrics(0.6, leak=0.52, gap=0.58), 1000, 1000)
+    assert (made["leak"], made["by"], made["audit"], made["gap"]) == (0.58, "gap", 0.52, 0.58)
+    assert (made["low"], made["high"]) == pytest.approx(tables.gap_interval(0.76, 0.6, 1000, 1000))
+    assert made["low"] < 0.58 < made["high"]
+
+
+def test_an_attack_worse_than_a_coin_is_worth_a_coin() -> None:
+    made = tables.leak(metrics(leak=0.42, width=0.03, gap=0.49), 1000, 1000)
+    assert (made["leak"], made["by"], made["gap"]) == (0.5, "coin", 0.49)
+    assert made["high"] >= 0.5
+    made = tables.leak(metrics(leak=0.42, width=0.03, gap=0.40), 1000, 1000)
+    assert (made["leak"], made["high"], made["audit"]) == (0.5, 0.5, 0.42)
+
+
+def test_the_gap_attacks_interval_covers_the_truth_about_95_times_of_100() -> None:
+    generator = np.random.default_rng(0)
+    for train, test, members, nonmembers in ((0.76, 0.6, 1000, 1000), (0.99, 0.5, 200, 300), (1.0, 0.6, 100, 100)):
+        seen = generator.binomial(members, train, 2000) / members
+        new = generator.binomial(nonmembers, test, 2000) / nonmembers
+        bounds = [tables.gap_interval(a, b, members, nonmembers) for a, b in zip(seen, new, strict=True)]
+        covered = np.mean([low <= (1 + train - test) / 2 <= high for low, high in bounds])
+        assert 0.93 < covered < 0.985
+    assert np.isnan(tables.gap_interval(np.nan, 0.5, 10, 10)).all()
+    assert np.isnan(tables.gap_interval(0.5, 0.5, 0, 10)).all()
 
 
 def test_summary_is_the_mean_and_range_over_seeds() -> None:
     made = tables.summary(frame()).set_index("model")
     assert made.loc["none", "seeds"] == 2
     assert made.loc["none", "leak"] == pytest.approx(0.89)
+    assert made.loc["none", "gap"] == pytest.approx(0.52)
+    assert made.loc["none", "features"] == 2
     assert (made.loc["none", "leak_min"], made.loc["none", "leak_max"]) == (0.88, 0.90)
     assert made.loc["tier_full", "seeds"] == 1  # the grid point is no headline run
     assert tables.summary(tables.runs([])).empty
@@ -65,16 +111,22 @@ def test_summary_is_the_mean_and_range_over_seeds() -> None:
 
 def stopped() -> pd.DataFrame:
     full = pd.DataFrame({
-        "epoch": [1, 2, 3, 4], "test_accuracy": [0.3, 0.49, 0.515, 0.6], "train_accuracy": 0.5,
-        "audit_balanced_accuracy": [np.nan, 0.57, 0.65, 0.9],
+        "epoch": [1, 2, 3, 4], "test_accuracy": [0.3, 0.49, 0.515, 0.6], "train_accuracy": 0.6,
+        "gap_balanced_accuracy": [0.65, 0.555, 0.5425, 0.5], "audit_balanced_accuracy": [np.nan, 0.41, 0.7, 0.8],
+        "crossfit_balanced_accuracy": [np.nan, 0.53, 0.65, 0.9],
+        "crossfit_balanced_accuracy_low": [np.nan, 0.51, 0.63, 0.88],
+        "crossfit_balanced_accuracy_high": [np.nan, 0.55, 0.67, 0.92],
     })  # fmt: skip
-    return tables.path("none", 0, full)
+    return tables.path("none", 0, full, 1000, 1000)
 
 
 def test_a_path_keeps_only_audited_epochs() -> None:
     made = stopped()
     assert made["epoch"].tolist() == [2, 3, 4]
     assert list(made.columns) == list(tables.PATH_COLUMNS)
+    assert made["leak"].tolist() == [0.555, 0.65, 0.9]  # at first the gap attack, which beats the audit, then the audit
+    assert made["by"].tolist() == ["gap", "audit", "audit"]
+    assert (made["low"] < made["leak"]).all()
     assert tables.paths([]).empty
     assert len(tables.paths([made, made])) == 6
 
@@ -87,42 +139,44 @@ def test_matching_finds_the_least_and_most_leaking_rival_of_equal_accuracy() -> 
     row = made.loc[7.0]  # accuracy 0.50, leak 0.60: epochs 2 (0.49) and 3 (0.515) are within two points
     assert row["rivals"] == 2
     assert row["best"] == "Undefended, stopped after epoch 2, seed 0"
-    assert row["best_leak"] == 0.57
-    assert row["worst_leak"] == 0.65
-    assert row["advantage"] == pytest.approx(-0.03)  # early stopping leaks less here, and the table says so
+    assert (row["best_leak"], row["best_audit"], row["best_gap"]) == (0.555, 0.53, 0.555)
+    assert (row["worst_leak"], row["gap"]) == (0.65, 0.52)
+    assert row["advantage"] == pytest.approx(-0.045)  # early stopping leaks less here, and the table says so
     alone = made.loc[9.0]
     assert alone["rivals"] == 0
     assert pd.isna(alone["best"])
     assert pd.isna(alone["advantage"])
 
 
+def test_the_frontier_is_the_least_leak_at_each_accuracy_or_better() -> None:
+    runs = frame()
+    made = tables.frontier(runs, tables.alternatives(runs, stopped()))
+    assert made["test_accuracy"].tolist() == [0.40, 0.49, 0.50, 0.515, 0.62]
+    assert made["leak"].tolist() == [0.55, 0.555, 0.60, 0.65, 0.88]
+    assert made["stopped"].tolist() == [False, True, False, True, False]
+    assert made["model"].tolist() == ["tier_full", "none", "tier_full", "none", "none"]
+    points = pd.concat([runs, tables.alternatives(runs, stopped())])
+    for row in made.to_dict("records"):  # re-derived slowly
+        assert row["leak"] == points.loc[points["test_accuracy"] >= row["test_accuracy"], "leak"].min()
+    assert tables.frontier(tables.runs([]), tables.alternatives(tables.runs([]), tables.paths([]))).empty
+
+
 def rival(accuracy: float, leak: float) -> pd.DataFrame:
     row = {
-        "text": "x",
-        "model": "none",
-        "test_accuracy": accuracy,
-        "leak": leak,
-        "low": leak - 0.02,
-        "high": leak + 0.02,
-    }
+        "text": "x", "model": "none", "test_accuracy": accuracy, "leak": leak, "low": leak - 0.02, "high": leak + 0.02,
+        "by": "audit", "audit": leak, "gap": 0.5,
+    }  # fmt: skip
     return pd.DataFrame([row])
 
 
 def test_the_tolerance_includes_its_edge() -> None:
-    runs = frame()
-    rivals = pd.DataFrame(
-        {"text": ["x"], "model": "none", "test_accuracy": [0.52], "leak": [0.7], "low": 0.68, "high": 0.72}
-    )
-    made = tables.matched(runs, rivals, tolerance=0.02)
+    made = tables.matched(frame(), rival(0.52, 0.7), tolerance=0.02)
     assert made.set_index("lambda").loc[7.0, "rivals"] == 1
     assert made.set_index("lambda").loc[7.0, "clear"]
 
 
 def test_intervals_that_overlap_are_not_called_clear() -> None:
-    runs = frame()
-    rivals = pd.DataFrame(
-        {"text": ["x"], "model": "none", "test_accuracy": [0.5], "leak": [0.62], "low": 0.60, "high": 0.64}
-    )
+    runs, rivals = frame(), rival(0.5, 0.62)
     made = tables.matched(runs, rivals).set_index("lambda")
     assert not made.loc[7.0, "clear"]
     unknown = tables.matched(runs, rivals.assign(low=np.nan)).set_index("lambda")
