@@ -13,16 +13,7 @@ import numpy as np
 from tier.config import Split
 
 SETS = ("target_train", "target_test", "shadow_train", "shadow_test")
-MEMBERS = ("target_train", "shadow_train")
 UNUSED = -1
-
-TABLE_II: dict[str, Split] = {
-    "cifar10": Split(target_train=10_000, target_test=10_000, shadow_train=10_000, shadow_test=10_000),
-    "cifar100": Split(target_train=10_000, target_test=10_000, shadow_train=10_000, shadow_test=10_000),
-    "cinic10": Split(target_train=10_000, target_test=10_000, shadow_train=10_000, shadow_test=10_000),
-    "gtsrb": Split(target_train=1_500, target_test=1_500, shadow_train=1_500, shadow_test=1_500),
-    "openforensics": Split(target_train=5_000, target_test=5_000, shadow_train=5_000, shadow_test=5_000),
-}
 
 
 class SplitError(ValueError):

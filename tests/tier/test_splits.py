@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tier.config import Split
-from tier.splits import SETS, TABLE_II, UNUSED, SplitError, attack_split, first_identical, make, stratified_counts
+from tier.presets import TABLE_II
+from tier.splits import SETS, UNUSED, SplitError, attack_split, first_identical, make, stratified_counts
 
 SEEDS = range(12)
 TABLE = """dataset,target_train,target_test,shadow_train,shadow_test,attack_train,attack_test

@@ -1,0 +1,72 @@
+"""What ships is what the code makes: the demo store is whole, small and can be trained again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tier import demo, environment, experiment, presets
+from tier.store import Result, Store
+from tier.summary import FIGURES, summarize
+
+SIGNS = presets.get("signs")
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Store:
+    return Store(str(demo.ASSETS), read_only=True)
+
+
+def result(store: Store, stage: str, defense: str, seed: int = 0) -> Result:
+    found = experiment.find(store, stage, SIGNS.run(defense, seed))
+    assert found is not None, (stage, defense, seed)
+    return found
+
+
+def test_the_demo_store_is_undamaged_and_small(shipped: Store) -> None:
+    assert shipped.verify() == []
+    files = [path for path in Path(shipped.url).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 20e6
+
+
+def test_every_demo_result_is_there(shipped: Store) -> None:
+    missing = [(label, stage) for label, stage, e in demo.jobs(SIGNS) if experiment.find(shipped, stage, e) is None]
+    assert missing == []
+
+
+def test_the_lesson_is_real(shipped: Store) -> None:
+    figures = summarize(shipped, SIGNS)
+    assert set(figures) == {"none", "augmentation", "tier_reg", "tier_full"}
+    for of in figures.values():
+        assert of["seeds"] == [0, 1, 2]
+        assert all(of[name] is not None and of["intervals"][name] is not None for name in FIGURES)
+    none = figures["none"]
+    assert none["train_accuracy"] >= 0.99
+    assert 0.55 <= none["test_accuracy"] <= 0.85
+    assert none["audit_balanced_accuracy"] >= 0.75
+    assert figures["tier_full"]["audit_balanced_accuracy"] < none["audit_balanced_accuracy"]
+
+
+@pytest.mark.parametrize("defense", ["none", "augmentation", "tier_reg", "tier_full"])
+def test_headline_runs_keep_what_pages_need(shipped: Store, defense: str) -> None:
+    assert result(shipped, "train", defense).has(demo.HALF_WEIGHTS)
+    assert result(shipped, "trajectory", defense).has("samples.parquet")
+    assert len(result(shipped, "maps", defense).arrays("maps.safetensors")["maps"]) == 2 * experiment.GALLERY
+    assert result(shipped, "audit", defense, seed=2).has("scores.parquet")
+
+
+def test_a_shipped_run_can_be_trained_again(shipped: Store, tmp_path: Path) -> None:
+    """Bitwise where processor and torch are those of the record, else the first losses and the final figures."""
+    known = result(shipped, "train", "none")
+    store = Store(str(tmp_path))
+    again = experiment.ensure(store, "train", SIGNS.run("none"))
+    then, now = known.record["environment"], environment.snapshot()
+    losses = [r.frame("events.parquet")["loss"].to_numpy()[:2] for r in (known, again)]
+    np.testing.assert_allclose(losses[0][0], losses[1][0], rtol=1e-3)
+    if then["cpu_flags"] == now["cpu_flags"] and then["packages"]["torch"] == now["packages"]["torch"]:
+        exact = again.arrays(experiment.WEIGHTS)
+        for name, half in known.arrays(demo.HALF_WEIGHTS).items():
+            assert exact[name].astype(half.dtype).tobytes() == half.tobytes(), name
+    else:
+        low, high = summarize(shipped, SIGNS)["none"]["intervals"]["test_accuracy"]
+        assert low - 0.03 <= again.metrics["test_accuracy"] <= high + 0.03
