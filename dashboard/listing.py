@@ -75,7 +75,8 @@ def matched(frame: pd.DataFrame) -> None:
     shown = frame.sort_values("advantage", ascending=False, na_position="last")
     names = {True: "yes", False: "no", None: "unknown"}
     columns = ["model", "lambda", "beta", "seed", "test_accuracy", "leak", "advantage", "clear"]
-    columns += ["best", "best_leak", "worst", "worst_leak", "rivals", "audit", "gap", "best_audit", "best_gap"]
+    columns += ["best", "best_accuracy", "best_leak", "worst", "worst_leak", "rivals", "audit", "gap"]
+    columns += ["best_audit", "best_gap"]
     verdicts = [None if pd.isna(value) else bool(value) for value in shown["clear"]]
     words_for = [names[v] if rivals else None for v, rivals in zip(verdicts, shown["rivals"], strict=True)]
     st.dataframe(
@@ -86,7 +87,7 @@ def matched(frame: pd.DataFrame) -> None:
         placeholder="–",
         hide_index=True,
         height=min(38 * (len(shown) + 1), 420),
-        alt="TIER runs beside the least and most leaking rivals of equal test accuracy",
+        alt="TIER runs beside the least and most leaking rivals at their test accuracy",
         column_config={
             "model": TEXT("TIER run", pinned=True),
             "lambda": NUMBER("Lambda", format="%g"),
@@ -99,11 +100,12 @@ def matched(frame: pd.DataFrame) -> None:
             "best_audit": NUMBER("Least leaking rival's audit", format="%.3f"),
             "best_gap": NUMBER("Least leaking rival's gap attack", format="%.3f"),
             "rivals": NUMBER(
-                "Rivals", format="%d", help="Runs and checkpoints without TIER within 2 points of accuracy."
+                "Rivals", format="%d", help="Runs and checkpoints without TIER as accurate, to within 2 points."
             ),
-            "best": TEXT("Least leaking rival", width=290),
+            "best": TEXT("Least leaking rival", width=290, help="Of those as accurate or more."),
+            "best_accuracy": NUMBER("Its test accuracy", format="%.3f"),
             "best_leak": NUMBER("Its leak", format="%.3f"),
-            "worst": TEXT("Most leaking rival", width=290),
+            "worst": TEXT("Most leaking rival", width=290, help="Of those within 2 points of accuracy."),
             "worst_leak": NUMBER("Its leak ", format="%.3f"),
             "advantage": NUMBER("Advantage of TIER", format="%+.3f"),
             "clear": TEXT("Clear", help="Whether the two 95 % intervals lie apart."),

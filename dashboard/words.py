@@ -270,22 +270,22 @@ UNPLANNED = """The checkpoints lie in the middle of one learning-rate cycle; a r
 
 
 def leak(matched: pd.DataFrame, rivals: int) -> str:
-    """Whether TIER beats its rivals at equal accuracy, counted over all TIER runs shown."""
+    """Whether TIER beats its rivals at equal accuracy or better, counted over all TIER runs shown."""
     if not len(matched):
         return "No TIER run has been computed yet."
     compared = matched[matched["rivals"] > 0]
     if not len(compared):
-        return f"No TIER run has a rival of equal accuracy among the {rivals} stored, so nothing can be compared."
+        return f"No TIER run has a rival as accurate among the {rivals} stored, so nothing can be compared."
     clear = compared["clear"].map({True: True, False: False}).eq(True)
     better = int((compared["advantage"] > 0).sum())
     clearly = int((clear & (compared["advantage"] > 0)).sum())
     worse = int((clear & (compared["advantage"] < 0)).sum())
     text = (
-        f"{len(compared)} of {len(matched)} TIER runs have a rival of the same test accuracy (within 2 points): "
-        f"{better} leak less than the best such rival, {clearly} of them clearly (intervals apart); {worse} leak "
+        f"{len(compared)} of {len(matched)} TIER runs have rivals at least as accurate (to within 2 points): "
+        f"{better} leak less than the best of these, {clearly} of them clearly (intervals apart); {worse} leak "
         "clearly more."
     )
-    return text if better else text + " At equal accuracy no TIER run here beats stopping early or augmentation."
+    return text if better else text + " No TIER run here beats stopping early or augmentation at its accuracy."
 
 
 def training(events: pd.DataFrame) -> str:

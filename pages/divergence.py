@@ -38,7 +38,7 @@ if found:
     units = "single images" if unit == "sample" else f"means of {one.divergence.batch} images"
     settings = components.settings_line(
         preset, one, unit=units, explainer="gradient", target="label", fill=one.divergence.fill,
-        channels=one.divergence.channel_reduction, **components.strength(models),
+        channels=one.divergence.channel_reduction, **components.strength({name: models[name] for name in found}),
     )  # fmt: skip
     components.chart(
         figures.divergence(drawn, band),

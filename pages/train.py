@@ -33,7 +33,7 @@ components.chart(
     figures.leak(runs, paths, frontier, runs[runs["key"] == loaders.key("report", one)]),
     runs,
     name="accuracy_against_leak",
-    takeaway=" ".join(part for part in (words.leak(matched, len(rivals)), words.frontier(frontier), note) if part),
+    takeaway=" ".join(part for part in (words.leak(matched, len(rivals)), words.frontier(frontier)) if part),
     meaning=f"""Every point is a trained model: to the right it is better on new images, further down it gives less
     away. The coloured lines show plain training and augmentation stopped after each tenth of their epochs. A defense is
     worth its trouble only below these lines. {planned}""",
@@ -45,8 +45,11 @@ components.chart(
 )  # fmt: skip
 st.subheader("At equal accuracy", anchor=False)
 st.markdown(
-    words.flat(f"""For each TIER run: the rivals without TIER whose test accuracy lies within 2 points, stopped early or
-    not. A positive advantage means that TIER leaks less than the best of them. {words.fairness(rivals)}"""),
+    words.flat(f"""For each TIER run: the rivals without TIER, stopped early or not, that are at least as accurate to
+    within 2 points. A positive advantage means that TIER leaks less than the best of them.
+    {words.fairness(rivals)}"""),
     width=theme.TEXT_WIDTH,
 )
+if note:
+    st.markdown(note, width=theme.TEXT_WIDTH)
 listing.matched(matched)

@@ -53,7 +53,7 @@ if found:
             preset, views[first], order=ORDERS[order], explainer=EXPLAINERS.get(explainer, explainer),
             layer=loaders.layer(views[first]), target=views[first].explain.target,
             fill=views[first].trajectory.operator, alpha=views[first].trajectory.alpha, degenerate_maps=shares or None,
-            **components.strength(models),
+            **components.strength({name: models[name] for name in found}),
         ),
     )  # fmt: skip
 components.offer("trajectory", missing)

@@ -368,11 +368,10 @@ def _name_groups(
     names = [(0.5, "┈ guessing (0.5)")]
     if len(frontier):
         names.append((float(frontier["leak"].iloc[-1]), f'<span style="color:{GREY}">━</span> {FRONTIER}'))
-    headline = points[points["headline"]]
-    for model, part in headline.groupby("model", sort=False):
-        look = style(str(model))
-        names.append((float(part["leak"].mean()), f"{glyph(look)} {look.label}"))
-    for model, part in paths[~paths["model"].isin(headline["model"])].groupby("model", sort=False):
+    for model, part in points.groupby("model", sort=False):
+        look, shown = style(str(model)), part[part["headline"]] if part["headline"].any() else part
+        names.append((float(shown["leak"].mean()), f"{glyph(look)} {look.label}"))
+    for model, part in paths[~paths["model"].isin(points["model"])].groupby("model", sort=False):
         look = style(str(model))
         names.append((float(part["leak"].iloc[-1]), f"{glyph(look)} {look.label}, stopped early"))
     gap = (panel.high - panel.low) * LABEL_PIXELS * 1.2 / panel.pixels

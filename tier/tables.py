@@ -212,31 +212,37 @@ def frontier(frame: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
 
 
 def matched(frame: pd.DataFrame, rivals: pd.DataFrame, tolerance: float = 0.02) -> pd.DataFrame:
-    """Each TIER run beside the rivals whose test accuracy is within `tolerance` (a fraction) of its own.
+    """Each TIER run beside what it has to beat: the rivals at least as accurate, to within `tolerance` (a fraction).
 
+    A rival that is more accurate and leaks less beats a TIER run however far apart they are, so it counts.
     Columns: text, model, lambda, beta, seed, `LEAK_COLUMNS`, headline; rivals (how many); best, best_accuracy,
-    best_leak, best_audit, best_gap (the least leaking rival) and worst, worst_accuracy, ...; `advantage` = best_leak -
-    leak, positive where TIER leaks less than the best rival; `clear`: the two 95 % intervals do not overlap (null when
-    one is unknown). A run without a rival keeps nulls. Taking the least leaking of several noisy checkpoints favours
-    the rivals by about the error of one.
+    best_leak, best_audit, best_gap (the least leaking of them); worst, worst_accuracy, ... (the most leaking of those
+    within `tolerance` on either side); `advantage` = best_leak - leak, positive where TIER leaks less than the best
+    rival; `clear`: the two 95 % intervals do not overlap (null when one is unknown). A run without a rival keeps nulls.
+    Taking the least leaking of several noisy rivals favours them by about the error of one.
     """
     keep = ("text", "model", "lambda", "beta", "seed", *LEAK_COLUMNS, "headline")
     rows = []
     for run_row in frame[frame["model"].isin(["tier_reg", "tier_full"])].to_dict("records"):
         row: dict[str, Any] = {name: run_row[name] for name in keep}
-        distance = (rivals["test_accuracy"] - run_row["test_accuracy"]).abs()
-        near = rivals[(distance <= tolerance + 1e-12) & rivals["leak"].notna()]
-        row["rivals"] = len(near)
-        for word, place in (("best", near["leak"].idxmin), ("worst", near["leak"].idxmax)) if len(near) else ():
-            rival = near.loc[place()]
-            row |= {word: rival["text"], f"{word}_accuracy": rival["test_accuracy"]}
-            row |= {f"{word}_{name}": rival[name] for name in ("leak", "audit", "gap")}
-            if word == "best":
-                row["advantage"] = rival["leak"] - run_row["leak"]
-                row["clear"] = _apart(row, rival)
+        ahead = rivals["test_accuracy"] - run_row["test_accuracy"]
+        able = rivals[(ahead >= -tolerance - 1e-12) & rivals["leak"].notna()]
+        near = able[ahead[able.index] <= tolerance + 1e-12]
+        row["rivals"] = len(able)
+        if len(able):
+            best = able.loc[able["leak"].idxmin()]
+            row |= _beside("best", best) | {"advantage": best["leak"] - run_row["leak"], "clear": _apart(row, best)}
+        if len(near):
+            row |= _beside("worst", near.loc[near["leak"].idxmax()])
         rows.append(row)
     columns = [f"{word}{end}" for word in ("best", "worst") for end in ("", "_accuracy", "_leak", "_audit", "_gap")]
     return pd.DataFrame(rows, columns=[*keep, "rivals", *columns, "advantage", "clear"])
+
+
+def _beside(word: str, rival: pd.Series) -> dict[str, Any]:
+    """A rival's columns in `matched`."""
+    figures = {f"{word}_{name}": rival[name] for name in ("leak", "audit", "gap")}
+    return {word: rival["text"], f"{word}_accuracy": rival["test_accuracy"], **figures}
 
 
 def _apart(first: dict[str, Any], second: pd.Series) -> bool | None:

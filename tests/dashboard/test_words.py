@@ -85,7 +85,7 @@ def test_the_leak_sentence_counts_wins_and_losses() -> None:
     assert "1 of them clearly" in said
     assert "2 leak clearly more" in said
     lost = words.leak(matched([-0.1, -0.2]), 12)
-    assert "no TIER run here beats" in lost
+    assert "No TIER run here beats" in lost
     assert "nothing can be compared" in words.leak(matched([None]), 3)
     assert "0 of them clearly" in words.leak(matched([0.1], clear=None), 3)
 

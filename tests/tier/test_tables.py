@@ -131,21 +131,31 @@ def test_a_path_keeps_only_audited_epochs() -> None:
     assert len(tables.paths([made, made])) == 6
 
 
-def test_matching_finds_the_least_and_most_leaking_rival_of_equal_accuracy() -> None:
+def test_matching_finds_the_least_and_most_leaking_rival() -> None:
     runs = frame()
     rivals = tables.alternatives(runs, stopped())
     assert len(rivals) == 2 + 3
     made = tables.matched(runs, rivals).set_index("lambda")
     row = made.loc[7.0]  # accuracy 0.50, leak 0.60: epochs 2 (0.49) and 3 (0.515) are within two points
-    assert row["rivals"] == 2
+    assert row["rivals"] == 5  # and all others are more accurate
     assert row["best"] == "Undefended, stopped after epoch 2, seed 0"
     assert (row["best_leak"], row["best_audit"], row["best_gap"]) == (0.555, 0.53, 0.555)
     assert (row["worst_leak"], row["gap"]) == (0.65, 0.52)
     assert row["advantage"] == pytest.approx(-0.045)  # early stopping leaks less here, and the table says so
-    alone = made.loc[9.0]
+    far = made.loc[9.0]  # accuracy 0.40: no rival is near, but a more accurate one leaks hardly more
+    assert (far["rivals"], far["best_leak"]) == (5, 0.555)
+    assert pd.isna(far["worst"])
+    alone = tables.matched(runs, rivals[rivals["test_accuracy"] < 0.47]).set_index("lambda").loc[7.0]
     assert alone["rivals"] == 0
     assert pd.isna(alone["best"])
     assert pd.isna(alone["advantage"])
+
+
+def test_a_more_accurate_rival_that_leaks_less_counts_however_far() -> None:
+    near, far = rival(0.51, 0.79), rival(0.62, 0.55).assign(text="far")
+    made = tables.matched(frame(), pd.concat([near, far], ignore_index=True)).set_index("lambda").loc[7.0]
+    assert (made["best"], made["worst"]) == ("far", "x")
+    assert made["advantage"] == pytest.approx(-0.05)
 
 
 def test_the_frontier_is_the_least_leak_at_each_accuracy_or_better() -> None:
