@@ -15,7 +15,8 @@ from tier.store import Result, Store
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets" / "store"
 
-SHIPPED = ("signs", "gtsrb", "gtsrb_tracks", "cifar100")
+WHOLE = "signs"
+SHIPPED = (WHOLE, "gtsrb", "gtsrb_tracks", "cifar100")
 REGULARIZERS: tuple[DefenseName, ...] = ("tier_full", "tier_reg")
 REPORT_PARTS = ("split", "train", "trajectory", "divergence", "audit", "report")
 
@@ -70,14 +71,14 @@ def grid(preset: Preset) -> Iterator[Job]:
 
 def jobs(preset: Preset) -> list[Job]:
     """All of the preset that the demo store can hold; the grid belongs to `signs` only."""
-    return [*headline(preset), *(grid(preset) if preset.name == "signs" else ())]
+    return [*headline(preset), *(grid(preset) if preset.name == WHOLE else ())]
 
 
 def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterator[str]:
     """Make `target` the demo store of the presets' results in `work`; yields a line for each change.
 
-    Runs of the first seed keep per-image results, those of `signs` also 16-bit weights; the other seeds keep the
-    per-image figures that intervals need; grid points keep metrics, events, KL profile and mean curves. Results that
+    Runs of `signs` with the first seed keep per-image results and 16-bit weights; other headline runs the per-image
+    figures that intervals need; grid points keep metrics, events, KL profile and mean curves. Results that
     `work` does not have (yet) are passed over, and stay if `target` has them; what `target` has already, with the same
     files, is not written again. Results that no preset asks for are removed.
     """
@@ -86,14 +87,14 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
         first = {experiment.key("train", preset.run(d, preset.seeds[0])) for d in preset.defenses}
         headlines = [(e, stage, True) for _, stage, e in headline(preset)]
         for e, stage, is_headline in [*headlines, *((e, stage, False) for _, stage, e in grid(preset))]:
-            of_first = experiment.key("train", e) in first
+            whole = preset.name == WHOLE and experiment.key("train", e) in first
             for part in REPORT_PARTS if stage == "report" else (stage,):
                 place = part, experiment.key(part, e)
                 if place in wanted:
                     continue
                 wanted.add(place)
-                keep = of_first or (is_headline and part in ("train", "audit"))
-                if _ship(work, target, place, keep, halve=of_first and preset.name == "signs" and part == "train"):
+                keep = whole or (is_headline and part in ("train", "audit"))
+                if _ship(work, target, place, keep, halve=whole and part == "train"):
                     yield f"wrote {part} {place[1][:12]}"
     for old in target.ls():
         if (old.stage, old.key) not in wanted:
