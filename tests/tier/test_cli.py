@@ -101,18 +101,23 @@ def test_run_again_computes_nothing(store: Store) -> None:
     assert {(r.stage, r.key, r.record["created"]) for r in store.ls()} == before
 
 
-def test_sweep_computes_the_grid_and_shares_lambda_zero(store: Store, preset: Preset) -> None:
-    result = CliRunner().invoke(
-        cli.app, ["sweep", "tiny", "--defense", "tier_reg", "--over", "lambda=0,2,6", "--store", store.url]
-    )
+@pytest.fixture(scope="module")
+def swept(store: Store) -> Store:
+    """The same store, after a sweep over three lambdas."""
+    arguments = ["sweep", "tiny", "--defense", "tier_reg", "--over", "lambda=0,2,6", "--store", store.url]
+    result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
-    assert experiment.find(store, "report", preset.point("tier_reg", 2.0, 0.1)) is not None
-    assert len({r.key for r in store.ls("train")}) == 6  # none and tier_reg, two seeds each, lambda 2 and lambda 6
+    return store
 
 
-def test_demo_export_keeps_pages_working_without_heavy_files(store: Store, preset: Preset, tmp_path: Path) -> None:
+def test_sweep_computes_the_grid_and_shares_lambda_zero(swept: Store, preset: Preset) -> None:
+    assert experiment.find(swept, "report", preset.point("tier_reg", 2.0, 0.1)) is not None
+    assert len({r.key for r in swept.ls("train")}) == 6  # none and tier_reg, two seeds each, lambda 2 and lambda 6
+
+
+def test_demo_export_keeps_pages_working_without_heavy_files(swept: Store, preset: Preset, tmp_path: Path) -> None:
     target = Store(str(tmp_path / "assets"))
-    lines = list(demo.export(store, target, ["tiny"]))
+    lines = list(demo.export(swept, target, ["tiny"]))
     assert lines
     assert not target.verify()
     first, second = (experiment.find(target, "train", preset.run("none", seed)) for seed in (0, 1))
@@ -123,47 +128,48 @@ def test_demo_export_keeps_pages_working_without_heavy_files(store: Store, prese
     assert point is not None and point.has("curves.parquet") and not point.has("samples.parquet")
     assert experiment.find(target, "report", preset.point("tier_reg", 2.0, 0.1)) is None  # not on the preset's grid
     assert show(target)["defenses"].keys() == {"none", "tier_reg"}
-    assert list(demo.export(store, target, ["tiny"])) == []  # nothing is rewritten
+    assert list(demo.export(swept, target, ["tiny"])) == []  # nothing is rewritten
     target.write("report", "f" * 64, {}, {"metrics": {}})
-    assert [line.split()[0] for line in demo.export(store, target, ["tiny"])] == ["removed"]
+    assert [line.split()[0] for line in demo.export(swept, target, ["tiny"])] == ["removed"]
 
 
 def test_a_grid_point_that_becomes_a_headline_run_gets_its_files(
-    store: Store, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept: Store, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(demo, "WHOLE", "tiny")
     target = Store(str(tmp_path / "assets"))
-    list(demo.export(store, target, ["tiny"]))
+    list(demo.export(swept, target, ["tiny"]))
     headline = tuple(
         d.model_copy(update={"tier": d.tier.model_copy(update={"lambda_": 6.0, "beta": 0.1})}) for d in preset.defenses
     )
     moved = preset.model_copy(update={"defenses": headline})
     monkeypatch.setitem(presets.PRESETS, "tiny", moved)
-    list(demo.export(store, target, ["tiny"]))
+    list(demo.export(swept, target, ["tiny"]))
     for stage, name in (("train", "samples.parquet"), ("trajectory", "samples.parquet"), ("audit", "scores.parquet")):
         found = experiment.find(target, stage, moved.run("tier_reg"))
         assert found is not None and found.has(name)
     monkeypatch.setitem(presets.PRESETS, "tiny", preset)
-    list(demo.export(store, target, ["tiny"]))
+    list(demo.export(swept, target, ["tiny"]))
     again = experiment.find(target, "trajectory", moved.run("tier_reg"))
     assert again is not None and not again.has("samples.parquet")
 
 
-def test_export_keeps_what_the_working_store_lacks(store: Store, preset: Preset, tmp_path: Path) -> None:
+def test_export_keeps_what_the_working_store_lacks(swept: Store, preset: Preset, tmp_path: Path) -> None:
     target = Store(str(tmp_path / "assets"))
-    list(demo.export(store, target, ["tiny"]))
+    list(demo.export(swept, target, ["tiny"]))
     held = {(r.stage, r.key) for r in target.ls()}
     assert list(demo.export(Store(str(tmp_path / "empty")), target, ["tiny"])) == []
     assert {(r.stage, r.key) for r in target.ls()} == held
 
 
 def test_signs_ship_sixteen_bit_weights(
-    store: Store, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept: Store, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signs = preset.model_copy(update={"name": "signs"})
     monkeypatch.setitem(presets.PRESETS, "signs", signs)
     target = Store(str(tmp_path / "assets"))
-    list(demo.export(store, target, ["signs"]))
-    exact = experiment.find(store, "train", signs.run("none"))
+    list(demo.export(swept, target, ["signs"]))
+    exact = experiment.find(swept, "train", signs.run("none"))
     half = experiment.find(target, "train", signs.run("none"))
     assert exact is not None and half is not None and "weights.safetensors" in half.omitted
     arrays = half.arrays("weights_fp16.safetensors")
@@ -171,7 +177,7 @@ def test_signs_ship_sixteen_bit_weights(
         if array.dtype == "float32":
             assert arrays[name].dtype == "float16"
             assert abs(arrays[name].astype("float32") - array).max() <= 2e-3 * max(1.0, abs(array).max())
-    assert list(demo.export(store, target, ["signs"])) == []
+    assert list(demo.export(swept, target, ["signs"])) == []
 
 
 def test_store_commands(store: Store) -> None:
