@@ -102,7 +102,8 @@ def spread(row: Mapping[str, Any]) -> str:
 
 
 def _range(row: Mapping[str, Any], low: str, high: str) -> str:
-    return f"{100 * row[low]:.0f} to {100 * row[high]:.0f}"
+    least, most = f"{100 * row[low]:.0f}", f"{100 * row[high]:.0f}"
+    return least if least == most else f"{least} to {most}"
 
 
 def overview(summary: pd.DataFrame) -> str:
@@ -283,7 +284,7 @@ def leak(matched: pd.DataFrame, rivals: int) -> str:
     text = (
         f"{len(compared)} of {len(matched)} TIER runs have rivals at least as accurate (to within 2 points): "
         f"{better} leak less than the best of these, {clearly} of them clearly (intervals apart); {worse} leak "
-        "clearly more."
+        f"clearly more, {len(compared) - clearly - worse} do not differ clearly."
     )
     return text if better else text + " No TIER run here beats stopping early or augmentation at its accuracy."
 

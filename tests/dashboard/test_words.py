@@ -27,6 +27,11 @@ def test_the_overview_says_when_augmentation_is_at_least_as_good() -> None:
     assert "at least as good" not in better
 
 
+def test_a_range_without_width_is_one_number() -> None:
+    row = {"seeds": 3, "leak_min": 0.861, "leak_max": 0.864, "test_accuracy_min": 0.6, "test_accuracy_max": 0.65}
+    assert "the attack is right for 86, the model for 60 to 65 new images" in words.spread(row)
+
+
 def test_the_overview_compares_nothing_that_is_missing() -> None:
     assert "nothing can be compared" in words.overview(summary(0.6, 0.6).head(2))
 
@@ -83,7 +88,8 @@ def test_the_leak_sentence_counts_wins_and_losses() -> None:
     assert said.startswith("3 of 4 TIER runs")
     assert "1 leak less" in said
     assert "1 of them clearly" in said
-    assert "2 leak clearly more" in said
+    assert "2 leak clearly more, 0 do not differ clearly" in said
+    assert "3 do not differ clearly" in words.leak(matched([0.1, -0.1, -0.2], clear=False), 12)
     lost = words.leak(matched([-0.1, -0.2]), 12)
     assert "No TIER run here beats" in lost
     assert "nothing can be compared" in words.leak(matched([None]), 3)
