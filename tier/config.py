@@ -230,6 +230,7 @@ class Experiment(Config):
     def set(self, assignments: dict[str, Any]) -> "Experiment":
         """A validated copy with dotted fields replaced, e.g. `{"defense.tier.lambda": 9}`.
 
+        Other data lose the fingerprint of the former data, unless one is set with them.
         Raises ValueError naming the field and the valid ones when a name is unknown or a value does not fit.
         """
         raw = self.model_dump(mode="json", by_alias=True)
@@ -243,7 +244,10 @@ class Experiment(Config):
                 if depth == len(parts) - 1:
                     node[part] = value
                 node = node[part]
-        return Experiment.model_validate(raw)
+        changed = Experiment.model_validate(raw)
+        if changed.data != self.data and "data.fingerprint" not in assignments:
+            return changed.with_(data=changed.data.model_copy(update={"fingerprint": None}))
+        return changed
 
 
 def stage_key(stage: str, version: int, config: dict[str, Any], parents: list[str], fingerprint: str | None) -> str:

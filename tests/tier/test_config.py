@@ -198,3 +198,12 @@ def test_with_replaces_whole_parts_and_validates() -> None:
         Experiment().with_(model=Train())
     with pytest.raises(ValidationError):
         Experiment().with_(tran=Train())
+
+
+def test_other_data_lose_the_pinned_fingerprint() -> None:
+    pinned = Experiment().set({"data.fingerprint": "a" * 64})
+    assert pinned.data.fingerprint == "a" * 64
+    assert pinned.set({"train.epochs": 3}).data.fingerprint == "a" * 64
+    assert pinned.set({"data.signs.detail": 1.0}).data.fingerprint is None
+    assert pinned.set({"data.source": "gtsrb"}).data.fingerprint is None
+    assert pinned.set({"data.source": "gtsrb", "data.fingerprint": "b" * 64}).data.fingerprint == "b" * 64
