@@ -234,8 +234,8 @@ def share(label: str, value: float, base: float | None, better: Literal["normal"
 # ---- runs
 
 
-def offer(stage: str, missing: Mapping[str, Experiment]) -> None:
-    """Results that are not stored: say which, compute them on request, and show how far they are."""
+def offer(stage: str, missing: Mapping[str, Experiment], file: str) -> None:
+    """Results whose `file` is not stored: say which, compute them on request, and show how far they are."""
     if not missing:
         return
     with st.container(border=True):
@@ -243,15 +243,16 @@ def offer(stage: str, missing: Mapping[str, Experiment]) -> None:
         st.markdown(f":material/hourglass_empty: Not stored with these settings: **{names}**.")
         if st.button("Compute now", key=f"compute_{stage}", icon=":material/play_arrow:"):
             for one in missing.values():
-                submit(stage, one)
-        for one in missing.values():
+                submit(stage, one, [file])
+        # two models at lambda 0 are one run, which is watched once
+        for one in {loaders.key(stage, one) or name: one for name, one in missing.items()}.values():
             watch(stage, one)
 
 
-def submit(stage: str, one: Experiment) -> None:
-    """Ask the engine for a result; when that fails, say why and what to do."""
+def submit(stage: str, one: Experiment, need: Sequence[str] = ()) -> None:
+    """Ask the engine for a result with the files in `need`; when that fails, say why and what to do."""
     try:
-        loaders.engine().submit(stage, one, state.requester())
+        loaders.engine().submit(stage, one, state.requester(), need=need)
     except (OSError, RuntimeError, ValueError) as error:
         engine_failed(error)
         return

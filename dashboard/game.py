@@ -24,7 +24,7 @@ def play(preset: Preset) -> None:
     one = preset.run(model, preset.seeds[0])
     samples = loaders.frame("trajectory", one, "samples.parquet")
     if samples is None:
-        components.offer("trajectory", {model: one})
+        components.offer("trajectory", {model: one}, "samples.parquet")
         return
     rounds = tables.game(samples, loaders.frame("audit", one, "scores.parquet"), DEAL, ROUNDS)
     image = st.pagination(len(rounds), key="image_number", bind=state.BIND)

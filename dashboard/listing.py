@@ -191,9 +191,7 @@ def jobs() -> None:
         components.engine_failed(error)
         return
     if not known:
-        st.caption(
-            "Nothing has been asked for. Runs started on the page Train, or by `python -m tier run`, appear here."
-        )
+        st.caption("Nothing has been asked for. Runs that pages start appear here.")
         return
     rows = [
         {
@@ -221,6 +219,13 @@ def jobs() -> None:
             "key": TEXT("Key"),
         },
     )
+    going = {job_text(job): job for job in known if not job.over}
+    if going:
+        with st.popover("Cancel for everybody", icon=":material/cancel:", type="tertiary"):
+            chosen = st.selectbox("Run", list(going), key="cancel_all")
+            st.caption("It ends for all who asked for it. Asked for again, training goes on from its checkpoint.")
+            if st.button("Cancel this run", key="cancel_all_now") and chosen in going:
+                loaders.engine().cancel_all(going[chosen].key)
     for job in known:
         if job.status == "failed" and job.details:
             with st.expander(f"Why it failed: {state.plain(job_text(job), 120)}", icon=":material/bug_report:"):

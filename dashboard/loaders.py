@@ -104,10 +104,16 @@ def find(stage: str, one: Experiment, need: Sequence[str] = ()) -> Result | None
     return experiment.find(store(), stage, one, need)
 
 
+class _GoneError(Exception):
+    """A result was set aside between two looks at it."""
+
+
 @st.cache_data(max_entries=400, show_spinner=False)
-def _frame(place: Place, stage: str, key: str, name: str, columns: tuple[str, ...] | None) -> pd.DataFrame | None:
+def _frame(place: Place, stage: str, key: str, name: str, columns: tuple[str, ...] | None) -> pd.DataFrame:
     result = _open(place).find(stage, key, [name])
-    return None if result is None else result.frame(name, list(columns) if columns else None)
+    if result is None:  # raised, so that it is not cached
+        raise _GoneError(f"{stage} {key[:12]} went out of the store while it was read")
+    return result.frame(name, list(columns) if columns else None)
 
 
 def frame(stage: str, one: Experiment, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
@@ -115,7 +121,10 @@ def frame(stage: str, one: Experiment, name: str, columns: Sequence[str] | None 
     result = find(stage, one, [name])
     if result is None:
         return None
-    return _frame(_place(), stage, result.key, name, tuple(columns) if columns else None)
+    try:
+        return _frame(_place(), stage, result.key, name, tuple(columns) if columns else None)
+    except _GoneError:
+        return None
 
 
 @st.cache_data(ttl=FRESH, max_entries=16, show_spinner="Reading the stored results …")
@@ -127,7 +136,10 @@ def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
     """Every report in the store that differs from the preset in defense, seed and epochs only."""
     rows = []
     for result in shelf.ls("report"):
-        one = Experiment.model_validate(result.record["experiment"])
+        try:
+            one = Experiment.model_validate(result.record["experiment"])
+        except (KeyError, ValueError):  # written by another version of the code
+            continue
         train = preset.experiment.train.model_copy(update={"seed": one.train.seed, "epochs": one.train.epochs})
         plain = preset.experiment.with_(train=train)
         if one.with_(defense=plain.defense).canonical() == plain.canonical():

@@ -58,4 +58,4 @@ if found:
         listing.tests(name, table, unit, one.divergence.batch)
     with st.expander("The paper's Tables I and III", icon=":material/article:"):
         listing.papers()
-components.offer("divergence", missing)
+components.offer("divergence", missing, "profile.parquet")

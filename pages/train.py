@@ -9,7 +9,8 @@ preset = components.chosen()
 components.title(
     "Train",
     """Choose how strongly TIER acts (lambda) and how much of it goes into making the losses of confidence equal (beta).
-    Points on the grid are stored and appear at once; any other point is trained in the background while you watch.""",
+    Points on the grid are stored: press Train and they appear at once. Any other point is trained in the background
+    while you watch.""",
 )
 if not point.trainable(preset):
     components.empty(preset, "settings of TIER")

@@ -56,4 +56,4 @@ if found:
             **components.strength({name: models[name] for name in found}),
         ),
     )  # fmt: skip
-components.offer("trajectory", missing)
+components.offer("trajectory", missing, "curves.parquet")

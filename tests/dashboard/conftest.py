@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from dashboard import loaders
 from tests.dashboard import synthetic
 from tests.dashboard.engines import FakeEngine
-from tier import presets
+from tier import demo, presets
 from tier.presets import Preset
 from tier.store import Store
 
@@ -31,6 +31,12 @@ def full_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def preset(full_store: Path) -> Preset:
     return synthetic.pinned(Store(full_store), presets.get("signs"))
+
+
+@pytest.fixture
+def shipped_store() -> Path:
+    """The results that come with the repository."""
+    return demo.ASSETS
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A stand-in for the engine's client, so that pages are tested without processes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +20,13 @@ class FakeEngine:
     known: dict[str, Job] = field(default_factory=dict)
     events: pd.DataFrame = field(default_factory=pd.DataFrame)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def submit(self, stage: str, one: Experiment, requester: str) -> str:
+    def submit(self, stage: str, one: Experiment, requester: str, need: Sequence[str] = ()) -> str:
         if self.broken:
             raise RuntimeError(self.broken)
         key = experiment.key(stage, one)
+        self.needed[key] = tuple(need)
         content = one.model_dump(mode="json", by_alias=True)
         self.known[key] = Job(key, stage, content, requesters=[requester], **self.state)
         return key
@@ -31,6 +34,9 @@ class FakeEngine:
     def cancel(self, key: str, requester: str) -> None:
         self.cancelled.append((key, requester))
         self.known[key].status = "cancelled"
+
+    def cancel_all(self, key: str) -> None:
+        self.cancel(key, "everybody")
 
     def job(self, key: str) -> Job | None:
         return self.known.get(key)

@@ -1,6 +1,7 @@
 """Every page on a full, an empty and a damaged store; what it owes the reader; links that reopen a view."""
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib.machinery import PathFinder
@@ -25,7 +26,7 @@ def drawn(test: AppTest) -> AppTest:
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("state", ["full_store", "empty_store", "damaged_store"])
+@pytest.mark.parametrize("state", ["full_store", "empty_store", "damaged_store", "shipped_store"])
 def test_every_page_draws_on_every_store(
     page: str, state: str, open_page: Open, request: pytest.FixtureRequest
 ) -> None:
@@ -217,6 +218,54 @@ def test_missing_results_are_named_and_computed_on_request(
     one = preset.run("tier_full")
     wanted = experiment.key("trajectory", one.set({"explain.name": "gradcam"}))
     assert list(engine.known) == [wanted]
+
+
+def test_files_left_out_of_a_store_are_computed_on_request(
+    open_page: Open, full_store: Path, engine: FakeEngine, preset: Preset, tmp_path: Path
+) -> None:
+    """A copy without per-image results holds the stage, but not what the game needs."""
+    light, one = Store(tmp_path / "light"), preset.run("none")
+    for result in Store(full_store).ls():
+        Store(full_store).export(result.stage, result.key, light, ["samples.parquet"])
+    test = open_page("overview", Path(light.url))
+    test.button(key="compute_trajectory").click().run()
+    assert engine.needed == {experiment.key("trajectory", one): ("samples.parquet",)}
+
+
+def test_runs_that_are_one_at_lambda_zero_are_watched_once(
+    open_page: Open, empty_store: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    views = {"models": ["Augmentation", "TIER Full"], "lambda": "0", "explainer": "Grad-CAM"}
+    test = drawn(open_page("trajectories", _with_one_report(empty_store, preset), **views))
+    test.button(key="compute_trajectory").click()
+    drawn(test.run())
+    assert len(engine.jobs()) == 1
+
+
+def test_a_record_of_another_version_is_passed_over(open_page: Open, full_store: Path, tmp_path: Path) -> None:
+    root = tmp_path / "mixed"
+    shutil.copytree(full_store, root)
+    strange = {"experiment": {"model": {"layers": 3}}, "metrics": {}}
+    Store(root).write("report", "e" * 64, {}, strange)
+    Store(root).write("report", "d" * 64, {}, {"metrics": {}})
+    for page in PAGES:
+        drawn(open_page(page, root))
+
+
+def test_a_run_can_be_cancelled_for_everybody(
+    open_page: Open, full_store: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    engine.state = {"status": "running"}
+    key = engine.submit("report", preset.run("none", seed=9), "somebody who left")
+    test = open_page("runs", full_store)
+    test.button(key="cancel_all_now").click().run()
+    assert engine.cancelled == [(key, "everybody")]
+
+
+def _with_one_report(root: Path, preset: Preset) -> Path:
+    one = preset.run("none")
+    Store(root).write("report", experiment.key("report", one), {}, {"experiment": one.changed(), "metrics": {}})
+    return root
 
 
 def test_a_damaged_store_says_what_was_set_aside(open_page: Open, damaged_store: Path) -> None:
