@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,11 +47,16 @@ log = logging.getLogger(__name__)
 
 RECORD = "record.json"
 RESERVED = ("bus", "damaged", "leases")  # folders of the root that are no stages
+CHECKPOINT = "checkpoint"  # the stage of training states; bus/checkpoints/{run}.json names a run's last one
+# Messages that are as true after years as on the first day: what data was like, where a run stopped, what is wanted;
+# and what the engine wrote about itself when it began.
+LASTING = ("fingerprints/", "checkpoints/", "requests/", "engine.json")
 HOUR, DAY = 3600.0, 86400.0
 
 _STAGE = re.compile(r"[a-z][a-z0-9_]*")
 _KEY = re.compile(r"[0-9a-f]{8,64}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(parquet|safetensors)")
+_ASIDE = re.compile(r"(?P<stage>[a-z][a-z0-9_]*)-(?P<key>[0-9a-f]{8,16})-(?P<when>\d{8}T\d{6})-[0-9a-f]{6}")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*")  # of a bus path; a lease's name; a stored file
 
 Content = pd.DataFrame | Mapping[str, np.ndarray]
@@ -77,12 +82,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something `Store.verify` found wrong."""
+    """A result that `Store.verify` finds wrong or `Store.damaged` lists."""
 
     store: str
     stage: str
     key: str
     reason: str
+    when: str | None = None  # ISO time at which it was set aside; None while it is in its place
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ class Store:
         Checks that all files are there with their recorded size, and the sha256 of those in `need`. A damaged result is
         set aside under `damaged/` with the reason, so that it is computed again.
         """
-        _check(stage, key)
+        check(stage, key)
         if self.below is not None and (found := self.below.find(stage, key, need)) is not None:
             return found
         return self._find_here(stage, key, need)
@@ -197,7 +203,7 @@ class Store:
         numbers that are not finite become null. If the key already has a result with these files, that one stays and
         is returned. Raises StoreError when the store is read-only and ValueError on a name that cannot be stored.
         """
-        _check(stage, key)
+        check(stage, key)
         return self._add(stage, key, {name: _encode(name, content) for name, content in files.items()}, record)
 
     def export(
@@ -222,7 +228,7 @@ class Store:
     def discard(self, stage: str, key: str) -> None:
         """Remove a result from this store, e.g. a checkpoint that a later one replaces; no error when there is none."""
         self._writable()
-        _check(stage, key)
+        check(stage, key)
         names = self._files.entries(f"{stage}/{key}")
         for name in sorted(names, key=lambda name: name != RECORD):  # the record first: nobody reads the rest then
             self._files.delete(f"{stage}/{key}/{name}")
@@ -239,25 +245,42 @@ class Store:
         """Read every committed file, here and in `below`, and report what is missing or differs; changes nothing."""
         problems = [] if self.below is None else self.below.verify()
         for stage, key in self._keys(None):
-            try:
-                record = _parse(self._files.read(f"{stage}/{key}/{RECORD}"), stage, key)
-                reasons = self._faults(stage, key, record, list(record["files"]))
-            except FileNotFoundError:
+            raw = self._record(stage, key)
+            if raw is None:
                 continue  # unfinished: no result, and `gc` looks after it
+            try:
+                record = _parse(raw, stage, key)
+                reasons = self._faults(stage, key, record, list(record["files"]))
             except ValueError as error:
                 reasons = [str(error)]
             problems += [Problem(self.url, stage, key, reason) for reason in reasons]
         return problems
 
-    def gc(self, dry_run: bool = False, damaged_days: float = 30.0, bus_days: float = 7.0) -> list[Garbage]:
+    def damaged(self) -> list[Problem]:
+        """The results that were set aside here, oldest first. What else lies under `damaged/` is not ours to list."""
+        folders = [name for name, entry in self._files.entries("damaged").items() if entry.folder]
+        found = [problem for name in folders if (problem := self._was_set_aside(name)) is not None]
+        return sorted(found, key=lambda problem: (problem.when or "", problem.stage, problem.key))
+
+    def gc(
+        self,
+        dry_run: bool = False,
+        damaged_days: float = 30.0,
+        bus_days: float = 7.0,
+        checkpoint_days: float = 30.0,
+    ) -> list[Garbage]:
         """Remove what nobody reads any more, and say what it was: unfinished results and left-over files older than an
-        hour, expired leases, damaged results older than `damaged_days`, bus files older than `bus_days`.
+        hour; checkpoints of runs that are stored, those older than `checkpoint_days`, and after an hour those that a
+        later one has replaced; expired leases; damaged results older than `damaged_days`; messages older than
+        `bus_days`, except `LASTING` ones. What a run that goes on needs stays.
 
         With `dry_run`, only say. Raises StoreError when the store is read-only.
         """
         self._writable()
-        garbage = [*self._stale_results(), *self._stale_leases(), *self._stale("damaged", damaged_days, "damaged")]
-        garbage += [*self._stale("bus", bus_days, "old message"), *self._files.leftovers(time.time() - HOUR)]
+        found = [*self._stale_results(), *self._stale_checkpoints(checkpoint_days), *self._stale_leases()]
+        found += [*self._stale("damaged", damaged_days, "damaged"), *self._stale("bus", bus_days, "old message")]
+        found += self._files.leftovers(time.time() - HOUR)
+        garbage = list({item.path: item for item in found}.values())
         if not dry_run:
             for item in garbage:
                 self._files.delete(item.path)
@@ -347,16 +370,24 @@ class Store:
 
     def _keys(self, stage: str | None) -> Iterator[tuple[str, str]]:
         """(stage, key) of every result folder, finished or not."""
-        stages = [stage] if stage is not None else sorted(self._files.entries(""))
-        for name in stages:
-            if _STAGE.fullmatch(name) and name not in RESERVED:
-                yield from ((name, key) for key in sorted(self._files.entries(name)) if _KEY.fullmatch(key))
+        for name in self._stages() if stage is None else filter(_is_stage, [stage]):
+            yield from ((name, key) for key in sorted(self._files.entries(name)) if _KEY.fullmatch(key))
+
+    def _stages(self) -> list[str]:
+        """Stages that have results here."""
+        return [name for name in sorted(self._files.entries("")) if _is_stage(name)]
+
+    def _record(self, stage: str, key: str) -> bytes | None:
+        """A record's bytes, or None when there is none. An empty one is a name just taken; see `_Local._link`."""
+        try:
+            return self._files.read(f"{stage}/{key}/{RECORD}") or None
+        except FileNotFoundError:
+            return None
 
     def _find_here(self, stage: str, key: str, need: Sequence[str]) -> Result | None:
         """`find` in this store only."""
-        try:
-            raw = self._files.read(f"{stage}/{key}/{RECORD}")
-        except FileNotFoundError:
+        raw = self._record(stage, key)
+        if raw is None:
             return None
         try:
             record = _parse(raw, stage, key)
@@ -408,9 +439,9 @@ class Store:
             if hashlib.sha256(data).hexdigest() == file["sha256"]:
                 return data
             fault = f"{name} has another sha256 than when it was written"
-        with suppress(FileNotFoundError):
-            raw = self._files.read(f"{where}/{RECORD}")
-            if json.loads(raw) == result.record:
+        with suppress(ValueError):
+            raw = self._record(result.stage, result.key)
+            if raw is not None and json.loads(raw) == result.record:
                 self._set_aside(result.stage, result.key, raw, fault)
         raise DamagedError(f"{where}: {fault}; ask for it again to compute it anew")
 
@@ -426,6 +457,24 @@ class Store:
             self._files.move(f"{stage}/{key}", to)
             about = {"stage": stage, "key": key, "reason": reason, "set_aside": _now()}
             self._files.replace(f"{to}/damaged.json", _to_json(about))
+
+    def _was_set_aside(self, folder: str) -> Problem | None:
+        """What is known of a damaged result: its note, else only the folder's name, when the note was never written."""
+        match = _ASIDE.fullmatch(folder)
+        if match is None:
+            return None
+        problem = Problem(self.url, match["stage"], match["key"], "the reason was not recorded")
+        with suppress(ValueError):  # no date
+            when = datetime.strptime(match["when"], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            problem = replace(problem, when=when.isoformat())
+        try:
+            about = json.loads(self._files.read(f"damaged/{folder}/damaged.json"))
+        except (FileNotFoundError, ValueError):
+            return problem
+        if not isinstance(about, dict):
+            return problem
+        known = {"stage": "stage", "key": "key", "reason": "reason", "when": "set_aside"}
+        return replace(problem, **{k: about[v] for k, v in known.items() if isinstance(about.get(v), str)})
 
     def _add(self, stage: str, key: str, files: Mapping[str, bytes], record: Mapping[str, Any]) -> Result:
         """Create the files, then commit the record; see `write`."""
@@ -462,7 +511,7 @@ class Store:
             present = self._find_here(stage, key, list(record["files"]))
             if present is not None:
                 return present
-            if self._files.exists(path):  # a copy without files that we have, e.g. an export
+            if self._files.exists(path):  # a copy without files that we have, e.g. an export; or a name just taken
                 self._files.replace(path, raw)
                 break
         return Result(self, stage, key, json.loads(raw))
@@ -502,23 +551,78 @@ class Store:
 
     def _stale_results(self) -> Iterator[Garbage]:
         """Unfinished result folders and files that no record names, unless someone may be writing them."""
-        leased = [_lease_name(file) for file, content in self._all_leases() if _alive(content)]
+        busy = self._busy()
         for stage, key in self._keys(None):
-            if any(name is not None and key in name for name in leased):
+            if key in busy:
                 continue
             folder = f"{stage}/{key}"
             entries = self._files.entries(folder)
-            used = {RECORD}
-            try:
-                files = _parse(self._files.read(f"{folder}/{RECORD}"), stage, key)["files"]
-                used |= {file.get("path", name) for name, file in files.items()}
-            except FileNotFoundError:
-                pass
-            except ValueError:
-                continue  # damaged: `find` sets it aside
+            used = set()
+            if (raw := self._record(stage, key)) is not None:
+                try:
+                    files = _parse(raw, stage, key)["files"]
+                except ValueError:
+                    continue  # damaged: `find` sets it aside
+                used = {RECORD, *(file.get("path", name) for name, file in files.items())}
             for name, entry in entries.items():
                 if name not in used and entry.modified < time.time() - HOUR:
                     yield Garbage(f"{folder}/{name}", entry.size, "written by a run that did not finish")
+
+    def _stale_checkpoints(self, days: float) -> Iterator[Garbage]:
+        """Pointers to checkpoints that no run will ask for, and checkpoints that no other pointer names."""
+        busy, wanted = self._busy(), set()
+        for name, entry in self._files.walk("bus/checkpoints").items():
+            run = name.removesuffix(".json")
+            if not _KEY.fullmatch(run):
+                continue
+            pointer = self.get_json(f"checkpoints/{name}")
+            key = pointer.get("key") if isinstance(pointer, dict) else None
+            if run not in busy and self._stored(run):
+                yield Garbage(f"bus/checkpoints/{name}", entry.size, "points to a checkpoint of a run that is stored")
+            elif run not in busy and entry.modified < time.time() - days * DAY:
+                yield Garbage(f"bus/checkpoints/{name}", entry.size, f"of a run interrupted over {days:g} days ago")
+            elif isinstance(key, str):
+                wanted.add(key)
+        for _, key in self._keys(CHECKPOINT):
+            if key not in wanted:
+                yield from self._stale_checkpoint(key, busy)
+
+    def _stale_checkpoint(self, key: str, busy: set[str]) -> Iterator[Garbage]:
+        """The files of a checkpoint that no pointer names, unless that may be written just now."""
+        entries = self._files.entries(f"{CHECKPOINT}/{key}")
+        raw = self._record(CHECKPOINT, key)
+        if raw is None or RECORD not in entries:
+            return  # unfinished
+        with suppress(ValueError):
+            run = str(_parse(raw, CHECKPOINT, key).get("run"))
+            if run in busy:
+                return
+            if entries[RECORD].modified >= time.time() - HOUR and not self._stored(run):
+                return
+        for name in sorted(entries, key=lambda name: name != RECORD):  # the record first: nobody reads the rest then
+            yield Garbage(f"{CHECKPOINT}/{key}/{name}", entries[name].size, "a checkpoint that no run will go on from")
+
+    def _stored(self, run: str) -> bool:
+        """Whether this store holds the result of a run, of whatever stage."""
+        if not _KEY.fullmatch(run):
+            return False
+        return any(self._complete(stage, run) for stage in self._stages() if stage != CHECKPOINT)
+
+    def _complete(self, stage: str, key: str) -> bool:
+        """Whether this store holds a result with all its files; changes nothing."""
+        raw = self._record(stage, key)
+        if raw is None:
+            return False
+        try:
+            record = _parse(raw, stage, key)
+        except ValueError:
+            return False
+        return not record["omitted"] and not self._faults(stage, key, record, ())
+
+    def _busy(self) -> set[str]:
+        """Keys that someone computes just now: leases are named {stage}-{key}."""
+        names = (_lease_name(file) for file, content in self._all_leases() if _alive(content))
+        return {name.rpartition("-")[2] for name in names if name is not None}
 
     def _stale_leases(self) -> Iterator[Garbage]:
         for file, content in self._all_leases():
@@ -535,7 +639,7 @@ class Store:
 
     def _stale(self, folder: str, days: float, reason: str) -> Iterator[Garbage]:
         for name, entry in self._files.walk(folder).items():
-            if entry.modified < time.time() - days * DAY:
+            if entry.modified < time.time() - days * DAY and not (folder == "bus" and name.startswith(LASTING)):
                 yield Garbage(f"{folder}/{name}", entry.size, f"{reason}, older than {days:g} days")
 
 
@@ -737,11 +841,11 @@ class _Local:
         except (FileExistsError, FileNotFoundError):
             raise
         except OSError:
-            # No hard links here (FAT, some network mounts). Taking the name is still exclusive; only the content comes
-            # an instant later, which a lease tolerates and which makes a reader of a record ask again at worst.
-            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            with os.fdopen(handle, "wb") as file:
-                file.write(temporary.read_bytes())
+            # No hard links here (FAT, some network mounts). Taking the name is still exclusive; only the content, as a
+            # whole, comes an instant later. Until then a record counts as absent and a lease as ended: its taker looks
+            # again before it believes itself alone.
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            os.replace(temporary, target)
 
 
 class _Remote:
@@ -843,12 +947,16 @@ def _open(url: str) -> tuple[_Files, str]:
     return _Remote(filesystem, root), url.rstrip("/")
 
 
-def _check(stage: str, key: str) -> None:
+def check(stage: str, key: str) -> None:
     """Raise ValueError unless the stage is an identifier and the key hexadecimal: neither can then leave the root."""
-    if not _STAGE.fullmatch(stage) or stage in RESERVED:
+    if not _is_stage(stage):
         raise ValueError(f"'{stage}' cannot be a stage's name: lower-case letters, digits and _, and not {RESERVED}")
     if not _KEY.fullmatch(key):
         raise ValueError(f"'{key}' is not a key: 8 to 64 hexadecimal digits")
+
+
+def _is_stage(name: str) -> bool:
+    return _STAGE.fullmatch(name) is not None and name not in RESERVED
 
 
 def _check_name(name: str) -> None:
@@ -923,9 +1031,9 @@ def _plain(value: Any) -> Any:
 
 def _alive(lease: Mapping[str, Any]) -> bool:
     """Whether a lease's holder may still be working."""
-    process = lease.get("process")
+    process, expires = lease.get("process"), lease.get("expires")
     gone = isinstance(process, dict) and environment.is_gone(process)
-    return not gone and float(lease.get("expires") or 0.0) > time.time()
+    return not gone and isinstance(expires, int | float) and expires > time.time()
 
 
 def _lease_path(name: str, generation: int) -> str:
