@@ -3,7 +3,8 @@
 Both sides talk only through small JSON files in the store, so a page needs neither Dask nor torch, several servers
 share one engine, and either side may be killed at any time:
 
-    requests/{key}/{requester}.json  a client: "I want this stage"; deleting it withdraws. A job lives on its requests
+    requests/{key}/{requester}.json  a client: "I want this stage"; deleting it withdraws. A job lives on its requests,
+                                     and a request in the queue on its client, which must be heard of within an hour
     jobs/{key}.json                  the engine: the job's state
     progress/{key}.json              the worker: events per epoch, current step, how often the run was started
     cancel/{run}.json                the engine: stop this run
@@ -21,6 +22,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -31,16 +33,19 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter
 
 from tier import environment
 from tier.config import Experiment, stage_key
 from tier.context import Cancelled, Context
-from tier.store import Store, StoreError
+from tier.environment import DATA_ROOT
+from tier.store import Store, StoreError, check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +65,8 @@ IDLE_TIMEOUT = 600.0  # an engine without jobs for this long exits
 ENGINE_LEASE = 15.0
 UNMANNED = 60.0  # an engine whose cluster has no worker for this long exits
 ABANDONED = 30.0  # a worker of an outside cluster stops when no engine was alive for this long
+ORPHANED = 3600.0  # what waits in the queue is dropped when its client was not heard of for this long ...
+ORPHANS_EVERY = 60.0  # ... as is looked up so often
 STARTS = 20  # a run is started at most so often ...
 STALLS = 3  # ... and at most so often in a row without getting further
 PROGRESS_EVERY = 0.3  # seconds between writes of progress to a local store
@@ -82,7 +89,8 @@ class Job:
     epochs: int | None = None
     eta_seconds: float | None = None
     error: str | None = None  # a plain sentence
-    details: str | None = None  # the traceback
+    details: str | None = None  # the traceback, without the paths of the machine it comes from
+    need: list[str] = field(default_factory=list)  # files that the result must hold, for any who asked
     requesters: list[str] = field(default_factory=list)
     attempt: int = 0  # how often its run was started, over worker deaths
     submitted: float = 0.0
@@ -93,6 +101,47 @@ class Job:
     def over(self) -> bool:
         """Whether nothing more will happen: done, failed or cancelled."""
         return self.status in ("done", "failed", "cancelled")
+
+
+_JOB = TypeAdapter(Job)
+
+
+class _Request(BaseModel):
+    """The content of a request; what another version adds is ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: str
+    experiment: dict[str, Any]
+    requester: str
+    client: str = ""
+    pinned: bool = True  # whether the job's key is the result's
+    priority: Priority = "interactive"
+    time: FiniteFloat
+    need: tuple[str, ...] = ()
+    data_root: str | None = None  # absolute; where the client keeps its data sets
+
+
+class _Event(BaseModel):
+    """One epoch as the worker tells it, with whatever figures it has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    epoch: int
+
+
+class _Progress(BaseModel):
+    """The content of `progress/{key}.json`."""
+
+    starts: list[int] = []  # `advance` at each start
+    advance: int = 0  # grows with each new epoch and step
+    top: int = 0  # the highest epoch reached
+    steps: list[str] = []
+    events: list[_Event] = []
+    step: str | None = None
+    fraction: FiniteFloat | None = None
+    epoch: int | None = None
+    epochs: int | None = None
 
 
 # ---- client
@@ -128,7 +177,7 @@ class Client:
         self._failures = 0  # engines in a row that ended with an error
         self._next_start = 0.0
         self._seen_alive = (0.0, False)
-        self._jobs: dict[str, tuple[object, dict[str, Any]]] = {}
+        self._jobs: dict[str, tuple[object, Job]] = {}
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._beats = 0
@@ -137,42 +186,54 @@ class Client:
         atexit.register(self.close)
 
     def submit(
-        self, stage: str, experiment: Experiment, requester: str | None = None, priority: Priority = "interactive"
+        self,
+        stage: str,
+        experiment: Experiment,
+        requester: str | None = None,
+        priority: Priority = "interactive",
+        need: Sequence[str] = (),
     ) -> str:
         """Ask for a stage and return the job's key. Asking again, by anyone, joins the same run.
 
         The key is the result's, except for data that nobody has read yet: then it names the request, and the result is
-        found through `experiment.find` once the job is done. A stored result makes no run. A failed or cancelled job
-        starts anew, from its last checkpoint.
+        found through `experiment.find` once the job is done. A stored result makes no run, unless it lacks a file in
+        `need` or has it damaged. A failed or cancelled job starts anew, from its last checkpoint. The data sets are
+        those of this process's TIER_DATA, where it is set, else of the worker's. Keep the client open: what still waits
+        in the queue an hour after its client has gone is dropped.
         """
-        experiment, key, pinned = self._identify(stage, experiment)
-        if pinned and self.store.find(stage, key) is not None:
+        root = _data_root()
+        experiment, key, pinned = self._identify(stage, experiment, root)
+        if pinned and self.store.find(stage, key, need) is not None:
             self._note_stored(stage, key, experiment)
             return key
-        name = requester or self.requester
-        request = {
-            "stage": stage,
-            "experiment": experiment.model_dump(mode="json", by_alias=True),
-            "pinned": pinned,
-            "requester": name,
-            "priority": priority,
-            "time": time.time(),
-        }
-        self.store.put_json(_request(key, name), request)
+        path = _request_path(key, requester or self.requester)
+        open_one = _read_request(self.store, path)  # e.g. from another page, which needs other files
+        request = _Request(
+            stage=stage,
+            experiment=experiment.model_dump(mode="json", by_alias=True),
+            requester=requester or self.requester,
+            client=self.id,
+            pinned=pinned,
+            priority=priority,
+            time=time.time(),
+            need=tuple(sorted({*need, *(open_one.need if open_one else ())})),
+            data_root=root,
+        )
+        self.store.put_json(path, request.model_dump(mode="json"))
         self.start_engine()
         return key
 
     def cancel(self, key: str, requester: str | None = None) -> None:
         """Withdraw one requester's wish; the run stops within a batch when nobody else wants it."""
-        self._cancel([_request(key, requester or self.requester)])
+        self._cancel([_request_path(key, requester or self.requester)])
 
     def cancel_all(self, key: str) -> None:
-        """Withdraw everybody's wish."""
+        """Withdraw everybody's wish, e.g. for a run whose requesters have gone for good."""
         self._cancel(self.store.list_json(f"requests/{key}"))
 
     def job(self, key: str) -> Job | None:
         """The job's state now; None when it was never asked for or is forgotten."""
-        return self._view(key, self.store.get_json(f"jobs/{key}.json"), self.store.list_json(f"requests/{key}"))
+        return self._view(key, _read_job(self.store, f"jobs/{key}.json"), self.store.list_json(f"requests/{key}"))
 
     def jobs(self) -> list[Job]:
         """All jobs: running, then queued in their order, then those that are over, the latest first."""
@@ -180,7 +241,7 @@ class Client:
         open_requests: dict[str, list[str]] = {}
         for path in self.store.list_json("requests"):
             open_requests.setdefault(path.split("/")[1], []).append(path)
-        states = {_stem(path): self._read_job(path, stamp) for path, stamp in stamps.items()}
+        states = {_stem(path): self._known_job(path, stamp) for path, stamp in stamps.items()}
         found = [self._view(key, states.get(key), open_requests.get(key, [])) for key in states | open_requests]
         return sorted((job for job in found if job is not None), key=_job_order)
 
@@ -188,8 +249,8 @@ class Client:
         """The per-epoch events so far, one row per epoch; empty before the first."""
         import pandas as pd
 
-        progress = self.store.get_json(f"progress/{key}.json") or {}
-        return pd.DataFrame(progress.get("events", []))
+        progress = _read_progress(self.store, key) or _Progress()
+        return pd.DataFrame([event.model_dump() for event in progress.events])
 
     def wait(self, key: str, timeout: float | None = None, poll: float = 0.2) -> Job:
         """Block until the job is over and return it.
@@ -209,9 +270,12 @@ class Client:
 
     def engine(self) -> dict[str, Any] | None:
         """The engine at work: `pid, started, workers, threads, scheduler, environment`; None when none serves yet."""
-        about: dict[str, Any] | None = self.store.get_json("engine.json")
+        about = self.store.get_json("engine.json")
         holder = self.store.holder(LEASE)
-        return about if about and holder and about["pid"] == holder["process"]["pid"] else None
+        process = holder.get("process") if holder else None
+        if not isinstance(about, dict) or not isinstance(process, dict):
+            return None
+        return about if about.get("pid") == process.get("pid") else None
 
     def start_engine(self) -> None:
         """Start the engine process unless one is alive or starting. After failures it waits longer each time."""
@@ -254,41 +318,42 @@ class Client:
                 gone = replace(job, status="cancelled", step="cancelled", position=None, ended=time.time())
                 self.store.put_json(f"jobs/{key}.json", asdict(gone))
 
-    def _identify(self, stage: str, experiment: Experiment) -> tuple[Experiment, str, bool]:
+    def _identify(self, stage: str, experiment: Experiment, root: str | None) -> tuple[Experiment, str, bool]:
         """The experiment, with the data's fingerprint if it is known; the job's key; whether that is the result's."""
         module = importlib.import_module(self._runner)
         experiment = module.pin(self.store, experiment)
         if experiment.data.fingerprint is None:
-            return experiment, stage_key("request", 1, {"stage": stage, **experiment.changed()}, [], None), False
+            wanted = {"stage": stage, "data_root": root, **experiment.changed()}  # elsewhere the data may be other data
+            return experiment, stage_key("request", 1, wanted, [], None), False
         return experiment, module.key(stage, experiment), True
 
     def _note_stored(self, stage: str, key: str, experiment: Experiment) -> None:
         """Leave a job that says done, for whoever asks for its state."""
-        state = self.store.get_json(f"jobs/{key}.json")
-        if state is None or state["status"] in ("failed", "cancelled"):
+        known = _read_job(self.store, f"jobs/{key}.json")
+        if known is None or known.status in ("failed", "cancelled"):
             now = time.time()
             content = experiment.model_dump(mode="json", by_alias=True)
             job = Job(key, stage, content, "done", step="found in the store", submitted=now, started=now, ended=now)
             self.store.put_json(f"jobs/{key}.json", asdict(job))
 
-    def _read_job(self, path: str, stamp: object) -> dict[str, Any] | None:
+    def _known_job(self, path: str, stamp: object) -> Job | None:
         """A job's file, read again only when it has been written."""
         known = self._jobs.get(path)
         if known is None or known[0] != stamp:
-            content = self.store.get_json(path)
-            if content is None:
+            job = _read_job(self.store, path)
+            if job is None:
                 return None
-            known = self._jobs[path] = (stamp, content)
+            known = self._jobs[path] = (stamp, job)
         return known[1]
 
-    def _view(self, key: str, state: dict[str, Any] | None, requests: Sequence[str]) -> Job | None:
+    def _view(self, key: str, state: Job | None, requests: Sequence[str]) -> Job | None:
         """The job as it is to be shown: what the engine wrote last, unless requests or the engine changed since."""
-        job = None if state is None else _job(state)
+        job = None if state is None else replace(state)
         if requests and (job is None or job.over):  # asked for, or asked for again; the engine has not seen it yet
-            request = self.store.get_json(requests[0])
+            request = _read_request(self.store, requests[0])
             if request is not None:
-                job = Job(key, request["stage"], request["experiment"], submitted=request["time"])
-                job.priority, job.requesters = request["priority"], [request["requester"]]
+                job = Job(key, request.stage, request.experiment, submitted=request.time, need=list(request.need))
+                job.priority, job.requesters = request.priority, [request.requester]
         if job is not None and not job.over and not self._alive():
             job = replace(job, status="queued", position=None, eta_seconds=None, step="waiting for the engine to start")
             if not requests:
@@ -333,12 +398,14 @@ class Client:
             command += ["--below", self.store.below.url]
         root = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # The engine works for others too: each job brings the data root of whoever asked for it.
+        environ = {name: value for name, value in os.environ.items() if name != DATA_ROOT}
         log_path = log_file(self.store)
         mode = "ab" if log_path.exists() and log_path.stat().st_size < 1_000_000 else "wb"
         with log_path.open(mode) as output:
             return subprocess.Popen(
                 [*command, *self._options],
-                env=os.environ | {"PYTHONPATH": path},
+                env=environ | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -372,8 +439,7 @@ class Reporter:
         self._engine_asked = self._engine_seen
         self._dirty = self._cancelled = False
         self._every = PROGRESS_EVERY if store.local else PROGRESS_EVERY_REMOTE
-        state = store.get_json(self._path) or {}
-        self.state: dict[str, Any] = {"starts": [], "advance": 0, "top": 0, "steps": [], "events": [], **state}
+        self.state: dict[str, Any] = (_read_progress(store, key) or _Progress()).model_dump()
         self.state["starts"] = [*self.state["starts"], self.state["advance"]]
         self.state["step"] = "starting" if len(self.state["starts"]) == 1 else "starting again after its worker died"
         self.state["fraction"] = None
@@ -452,26 +518,74 @@ class Reporter:
             log.warning("cannot write progress: %s", error)
 
 
-def run_job(url: str, below: str | None, runner: str, stage: str, key: str, experiment: str, run: str) -> str:
-    """What a worker does for a job; all arguments are plain text, `experiment` JSON. Returns JSON:
+_one_job = threading.Lock()  # a process has one generator, one number of threads and one data root for torch and tier
+
+
+def run_job(
+    url: str,
+    below: str | None,
+    runner: str,
+    stage: str,
+    key: str,
+    experiment: str,
+    run: str,
+    need: str = "[]",
+    data_root: str | None = None,
+) -> str:
+    """What a worker does for a job; all arguments are plain text, `experiment` and `need` JSON. Returns JSON:
     `{"status": "done" | "cancelled" | "failed", "error": sentence, "details": traceback}`.
+
+    A process does one job at a time; another one waits, or hears that it is cancelled.
     """
     store = _store(url, below)
+    while not _one_job.acquire(timeout=1.0):
+        if store.has_file(f"cancel/{run}.json"):
+            return json.dumps({"status": "cancelled"})
+    try:
+        with _data_in(data_root):
+            return json.dumps(_compute(store, runner, stage, key, experiment, run, need))
+    finally:
+        _one_job.release()
+
+
+def _compute(store: Store, runner: str, stage: str, key: str, experiment: str, run: str, need: str) -> dict[str, Any]:
     reporter = Reporter(store, key, run)
     try:
         module = importlib.import_module(runner)
         settings = Experiment.model_validate_json(experiment)
         if settings.data.fingerprint is not None and module.key(stage, settings) != key:
             raise ValueError("this worker runs another version of the code than asked: stop the engine, then try again")
-        module.ensure(store, stage, settings, Context(reporter.progress, reporter.cancelled))
+        context = Context(reporter.progress, reporter.cancelled)
+        module.ensure(store, stage, settings, context, need=tuple(json.loads(need)))
     except Cancelled:
-        return json.dumps({"status": "cancelled"})
+        return {"status": "cancelled"}
     except Exception as error:  # whatever it is, the person who asked has to read it
         log.exception("%s %s failed", stage, key[:12])
-        return json.dumps({"status": "failed", "error": _sentence(error), "details": traceback.format_exc()})
+        return {"status": "failed", "error": _sentence(error), "details": without_paths(traceback.format_exc())}
     finally:
         reporter.close()
-    return json.dumps({"status": "done"})
+    return {"status": "done"}
+
+
+@contextmanager
+def _data_in(root: str | None) -> Iterator[None]:
+    """Let data sets be looked up in `root`; None leaves this process's own setting."""
+    former = os.environ.get(DATA_ROOT)
+    if root is not None:
+        os.environ[DATA_ROOT] = root
+    try:
+        yield
+    finally:
+        if former is not None:
+            os.environ[DATA_ROOT] = former
+        elif root is not None:
+            del os.environ[DATA_ROOT]
+
+
+def _data_root() -> str | None:
+    """This process's data root as an absolute path, which means the same to any process of the machine."""
+    root = os.environ.get(DATA_ROOT)
+    return os.path.abspath(os.path.expanduser(root)) if root else None
 
 
 def _sentence(error: Exception) -> str:
@@ -479,7 +593,29 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "The run needs more memory than there is; try fewer images or a smaller batch."
     text = str(error).strip() or "no message"
-    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, ValueError) else without_paths(f"{type(error).__name__}: {text}")
+
+
+# in quotes, where a path may hold blanks, or bare; not the slashes of an address such as https://x/y
+_PATH = re.compile(r"""(?P<quote>["'])(?P<quoted>(?:/|[A-Za-z]:\\)[^"'\n]*)(?P=quote)|(?<![\w/:.~])/[\w.~+@=%/-]*\w""")
+
+
+def without_paths(text: str) -> str:
+    """A traceback that may be shown to anyone: an absolute path becomes what follows the folder that Python imported
+    the file from, e.g. `tier/engine.py`, and any other path its last part.
+    """
+    entries = [Path(entry) for entry in sys.path if entry]
+    roots = sorted({str(path) for entry in entries for path in (entry, entry.resolve())}, key=len, reverse=True)
+
+    def short(path: str) -> str:
+        root = next((root for root in roots if path.startswith(root + os.sep)), None)
+        return path[len(root) + 1 :] if root else re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+    def replaced(match: re.Match[str]) -> str:
+        quote = match["quote"] or ""
+        return f"{quote}{short(match['quoted'] if quote else match[0])}{quote}"
+
+    return _PATH.sub(replaced, text)
 
 
 def dask_setup(worker: Any) -> None:
@@ -522,9 +658,12 @@ class _Run:
     run: str  # names this run's cancel flag
     requests: list[str]  # paths of the requests it serves
     pinned: bool
+    data_root: str | None
     attempts_before: int = 0
     handle: Any = None
+    asked: Sequence[str] = ()  # the job's `need` when it was started last
     cancelling: bool = False
+    tries: int = 0  # times it was given to Dask
     losses: int = 0  # times Dask gave it up
     step_began: tuple[str, float, float] = ("", 0.0, 0.0)  # step, time, fraction at that time
 
@@ -541,7 +680,10 @@ class Engine:
         self.pool = pool
         self.runner = runner
         self.runs: dict[str, _Run] = {}
-        self._requests: dict[str, dict[str, Any]] = {}  # path -> content
+        self._requests: dict[str, _Request] = {}  # by path
+        self._stamps: dict[str, object] = {}  # of these files
+        self._heard: dict[str, tuple[object, float]] = {}  # client -> its last heartbeat's stamp, and when that was new
+        self._orphans_sought = time.monotonic()
         self._published: dict[str, tuple[float, dict[str, Any]]] = {}
         self._durations: dict[str, list[float]] = {}  # kind of job -> seconds
         self._take_stock()
@@ -565,62 +707,76 @@ class Engine:
     def _take_stock(self) -> None:
         """Learn durations from finished jobs, and close those that an earlier engine left and nobody wants."""
         for path in self.store.list_json("jobs"):
-            state = self.store.get_json(path)
-            if state is None:
+            job = _read_job(self.store, path, remove=True)
+            if job is None:
                 continue
-            job = _job(state)
             if job.status == "done":
                 self._learn(job)
             elif not job.over and not self.store.list_json(f"requests/{job.key}"):
-                stored = self.store.find(job.stage, job.key) is not None
+                stored = self.store.find(job.stage, job.key, job.need) is not None
                 job.status = job.step = "done" if stored else "cancelled"
                 job.ended, job.position, job.eta_seconds, job.fraction = time.time(), None, None, None
                 self._publish(job)
 
     def _read_requests(self) -> None:
         """Bring the runs in line with the request files."""
+        stamps = self.store.stamps("requests")
+        known = {path: request for path, request in self._requests.items() if self._stamps[path] == stamps.get(path)}
+        self._requests, self._stamps = {}, stamps
+        for path in sorted(stamps):
+            request = known.get(path) or _read_request(self.store, path, remove=True)
+            if request is not None:
+                self._requests[path] = request
+        self._drop_orphans()
         wanted: dict[str, list[str]] = {}
-        known, self._requests = self._requests, {}
-        for path in self.store.list_json("requests"):
-            content = known.get(path) or self._read_request(path)
-            if content is not None:
-                self._requests[path] = content
-                wanted.setdefault(path.split("/")[1], []).append(path)
+        for path in self._requests:
+            wanted.setdefault(path.split("/")[1], []).append(path)
         for key, run in list(self.runs.items()):
             if key not in wanted:
                 self._withdraw(run)
-        for key, requests in wanted.items():
-            run = self.runs.get(key) or self._open(key, requests)
+        for key, paths in wanted.items():
+            run = self.runs.get(key) or self._open(key, paths)
             if not run.cancelling:  # else they ask anew: once this run has stopped, they get their own
-                contents = [self._requests[path] for path in requests]
-                run.requests = requests
-                run.job.requesters = [content["requester"] for content in contents]
-                run.job.priority = min((content["priority"] for content in contents), key=PRIORITIES.__getitem__)
+                requests = [self._requests[path] for path in paths]
+                run.requests = paths
+                run.job.requesters = [request.requester for request in requests]
+                run.job.priority = min((request.priority for request in requests), key=PRIORITIES.__getitem__)
+                run.job.need = sorted({name for request in requests for name in request.need})
 
-    def _read_request(self, path: str) -> dict[str, Any] | None:
-        """A request file; one that cannot be understood is removed."""
-        content = self.store.get_json(path)
-        try:
-            if content is not None:
-                Experiment.model_validate(content["experiment"])
-                if content["priority"] in PRIORITIES and isinstance(content["time"], int | float):
-                    return {**content, "stage": str(content["stage"]), "requester": str(content["requester"])}
-        except (KeyError, TypeError, ValueError) as error:
-            log.warning("a request that cannot be understood: %s: %s", path, error)
-        self.store.delete(path)
-        return None
+    def _drop_orphans(self) -> None:
+        """Remove what nobody can withdraw any more: requests of clients that are long gone, unless it is running."""
+        now = time.monotonic()
+        if now - self._orphans_sought < ORPHANS_EVERY:
+            return
+        self._orphans_sought = now
+        beats = {_stem(path): stamp for path, stamp in self.store.stamps("clients").items()}
+        heard, self._heard = self._heard, {}
+        for client in {request.client for request in self._requests.values()}:
+            stamp, when = heard.get(client, (None, now))
+            new = beats.get(client, stamp)
+            self._heard[client] = (new, when if new == stamp else now)
+        for path, request in list(self._requests.items()):
+            run = self.runs.get(path.split("/")[1])
+            silent = now - self._heard[request.client][1] > ORPHANED and time.time() - request.time > ORPHANED
+            if silent and (run is None or run.handle is None):
+                log.info("dropped a request of %s, whose client has gone: %s", request.requester, path)
+                self.store.delete(path)
+                del self._requests[path]
 
-    def _open(self, key: str, requests: Sequence[str]) -> _Run:
+    def _open(self, key: str, paths: Sequence[str]) -> _Run:
         """A run for a newly wanted job. An interrupted one keeps its count of attempts, and any its history."""
-        first = min((self._requests[path] for path in requests), key=lambda content: content["time"])
-        job = Job(key, first["stage"], first["experiment"], submitted=first["time"])
-        run = _Run(job, secrets.token_hex(8), list(requests), first.get("pinned", True))
-        former = self.store.get_json(f"jobs/{key}.json")
-        if former is not None and not _job(former).over:
-            run.attempts_before = job.attempt = int(former["attempt"])
-        progress = self.store.get_json(f"progress/{key}.json")
+        requests = sorted((self._requests[path] for path in paths), key=lambda request: request.time)
+        first = requests[0]
+        root = next((request.data_root for request in requests if request.data_root is not None), None)
+        job = Job(key, first.stage, first.experiment, submitted=first.time)
+        run = _Run(job, secrets.token_hex(8), list(paths), first.pinned, root)
+        former = _read_job(self.store, f"jobs/{key}.json")
+        if former is not None and not former.over:
+            run.attempts_before = job.attempt = former.attempt
+        progress = _read_progress(self.store, key)
         if progress is not None:
-            self.store.put_json(f"progress/{key}.json", {**progress, "starts": []})
+            progress.starts = []
+            self.store.put_json(f"progress/{key}.json", progress.model_dump())
         self.runs[key] = run
         return run
 
@@ -635,17 +791,17 @@ class Engine:
 
     def _follow(self, run: _Run) -> None:
         """Take over what the worker has told; end a run that does not get further however often it starts."""
-        progress = self.store.get_json(f"progress/{run.job.key}.json")
+        progress = _read_progress(self.store, run.job.key)
         if progress is None:
             return
         job = run.job
         if not run.cancelling:
-            job.step = progress.get("step") or job.step
-        job.fraction, job.epoch, job.epochs = (progress.get(name) for name in ("fraction", "epoch", "epochs"))
-        job.attempt = run.attempts_before + len(progress["starts"])
+            job.step = progress.step or job.step
+        job.fraction, job.epoch, job.epochs = progress.fraction, progress.epoch, progress.epochs
+        job.attempt = run.attempts_before + len(progress.starts)
         if job.step != run.step_began[0]:
             run.step_began = (job.step, time.time(), job.fraction or 0.0)
-        reason = hopeless(progress["starts"])
+        reason = hopeless(progress.starts)
         if reason is not None:
             self.store.put_json(f"cancel/{run.run}.json", {"key": job.key})  # it has just been started once more
             self._end(run, "failed", reason)
@@ -662,20 +818,25 @@ class Engine:
             self._again(run)
         elif status == "cancelled":
             self._end(run, "cancelled")
+        elif status == "done" and not set(run.job.need) <= set(run.asked):
+            self._release(run, "looking for what else was asked for")
         else:
             self._end(run, status, outcome.get("error"), outcome.get("details"))
 
     def _again(self, run: _Run) -> None:
         """Dask has given the run up, or its worker thought itself alone: submit it again, from its last checkpoint."""
-        self.pool.release(run.handle)
-        run.handle = None
+        self._release(run, "starting again after its worker died")
         run.losses += 1
         if run.cancelling:
             self._end(run, "cancelled")
         elif run.losses >= STARTS:
             self._end(run, "failed", f"The cluster has lost this run {run.losses} times; see the engine's log.")
-        else:
-            run.job.status, run.job.step = "queued", "starting again after its worker died"
+
+    def _release(self, run: _Run, step: str) -> None:
+        """Put a started run back into the queue."""
+        self.pool.release(run.handle)
+        run.handle = None
+        run.job.status, run.job.step = "queued", step
 
     def _fill_slots(self) -> None:
         """Start queued runs, as many as can run."""
@@ -683,7 +844,7 @@ class Engine:
         for run in sorted((run for run in self.runs.values() if run.handle is None), key=lambda run: run.order):
             if free <= 0:
                 break
-            if run.pinned and self.store.find(run.job.stage, run.job.key) is not None:  # computed meanwhile
+            if run.pinned and self.store.find(run.job.stage, run.job.key, run.job.need) is not None:  # meanwhile
                 self._end(run, "done")
             else:
                 free -= 1
@@ -691,10 +852,12 @@ class Engine:
 
     def _start(self, run: _Run) -> None:
         job, below = run.job, self.store.below
-        name = f"{job.stage}-{job.key[:12]}-{run.run}-{run.losses}"  # new for each try: Dask remembers old names
-        content = json.dumps(job.experiment)
+        run.tries += 1
+        run.asked = job.need
+        name = f"{job.stage}-{job.key[:12]}-{run.run}-{run.tries}"  # new for each try: Dask remembers old names
         where = (self.store.url, below.url if below is not None else None)
-        run.handle = self.pool.start(name, *where, self.runner, job.stage, job.key, content, run.run)
+        what = (self.runner, job.stage, job.key, json.dumps(job.experiment), run.run, json.dumps(job.need))
+        run.handle = self.pool.start(name, *where, *what, run.data_root)
         job.status, job.position, job.step = "running", 0, "starting"
         job.started = job.started or time.time()
         log.info("started %s %s for %s", job.stage, job.key[:12], ", ".join(job.requesters))
@@ -802,11 +965,12 @@ def remaining(job: Job, usual: float | None, step_began: tuple[str, float, float
 class DaskPool:
     """A local cluster that this process owns, or, with TIER_SCHEDULER set, the cluster behind that address.
 
-    The local one listens on 127.0.0.1 only, encrypts with keys of its own, and serves no HTTP. A worker runs one job at
-    a time with `threads` threads; one that dies is replaced by Dask, which then starts its run again.
+    The local one listens on 127.0.0.1 only, encrypts with keys of its own, and serves no HTTP. A worker, however many
+    threads its cluster gives it, runs one job at a time; one that dies is replaced by Dask, which then starts its run
+    again. `threads` is what numpy begins with; a run's own `train.threads` decides for torch.
     """
 
-    def __init__(self, threads: int = 2, workers: int | None = None) -> None:
+    def __init__(self, threads: int = 1, workers: int | None = None) -> None:
         import dask
         import distributed
 
@@ -816,6 +980,7 @@ class DaskPool:
         self._cluster: Any = None
         self._workers = workers or max(1, environment.cores() // threads)
         self._counted = (float("-inf"), 0)
+        self._places: dict[str, str] = {}  # task -> address of the outside worker chosen for it
         self._manned = time.monotonic()  # when a worker was seen last
         if self.scheduler:
             self._client = distributed.Client(self.scheduler, set_as_default=False, name="tier-engine")
@@ -853,27 +1018,37 @@ class DaskPool:
         self._client = distributed.Client(self._cluster, set_as_default=False)
 
     def slots(self) -> int:
-        """One per worker thread; at least one, so that a cluster that grows on demand gets something to do."""
-        return self._workers if self._cluster is not None else max(1, self._threads())
+        """One per worker; at least one, so that a cluster that grows on demand gets something to do."""
+        return self._workers if self._cluster is not None else max(1, self._alive())
 
     def healthy(self) -> bool:
         """False when a cluster of our own had no worker for a minute: it is beyond repair, a new engine is not."""
         now = time.monotonic()
-        if self._cluster is None or self._threads() > 0:
+        if self._cluster is None or self._alive() > 0:
             self._manned = now
         if now - self._manned > UNMANNED:
             log.error("no worker has come back for %g seconds", UNMANNED)
             return False
         return True
 
-    def _threads(self) -> int:
-        """Worker threads in the cluster, counted every few seconds."""
+    def _alive(self) -> int:
+        """Workers in the cluster, counted every few seconds."""
         if time.monotonic() - self._counted[0] > 5.0:
-            self._counted = (time.monotonic(), sum(self._client.nthreads().values()))
+            self._counted = (time.monotonic(), len(self._client.nthreads()))
         return self._counted[1]
 
     def start(self, name: str, *arguments: str | None) -> Any:
-        return self._client.submit(run_job, *arguments, key=name, pure=False)
+        place = self._free_worker() if self._cluster is None else None
+        if place is None:
+            return self._client.submit(run_job, *arguments, key=name, pure=False)
+        self._places[name] = place
+        # a wish, not a condition: should that worker end, the task goes to any other
+        return self._client.submit(run_job, *arguments, key=name, pure=False, workers=[place], allow_other_workers=True)
+
+    def _free_worker(self) -> str | None:
+        """An outside worker without a job. Left to itself, Dask fills up the threads of one that has a job already."""
+        taken = {place for place, tasks in self._client.processing().items() if tasks} | {*self._places.values()}
+        return next((place for place in self._client.nthreads() if place not in taken), None)
 
     def outcome(self, handle: Any) -> dict[str, Any] | None:
         if handle.status == "pending":
@@ -889,6 +1064,7 @@ class DaskPool:
         return {"status": "died"}
 
     def release(self, handle: Any) -> None:
+        self._places.pop(handle.key, None)
         handle.cancel()
         handle.release()
 
@@ -1006,7 +1182,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tier engine", description="Compute what is asked for in a store.")
     parser.add_argument("--store", required=True, help="the store's path or URL")
     parser.add_argument("--below", help="a read-only store that is looked up first")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads per job (2)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads per job (1)")
     parser.add_argument("--workers", type=int, help="jobs at a time (cores / threads)")
     parser.add_argument("--stay", action="store_true", help="do not exit when idle or without clients")
     parser.add_argument("--idle", type=float, default=IDLE_TIMEOUT, help="exit after so many seconds without a job")
@@ -1021,7 +1197,7 @@ def _store(url: str, below: str | None) -> Store:
     return Store(url, below=None if below is None else Store(below, read_only=True))
 
 
-def _request(key: str, requester: str) -> str:
+def _request_path(key: str, requester: str) -> str:
     """The path of a request; requesters may have any name."""
     return f"requests/{key}/{hashlib.sha256(requester.encode()).hexdigest()[:16]}.json"
 
@@ -1030,10 +1206,52 @@ def _stem(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".json")
 
 
-def _job(state: Mapping[str, Any]) -> Job:
-    """A job from its file; fields of another version are ignored."""
-    known = {item.name for item in fields(Job)}
-    return Job(**{name: value for name, value in state.items() if name in known})
+def _read_request(store: Store, path: str, remove: bool = False) -> _Request | None:
+    """A request, or None when it is gone or cannot be understood; with `remove`, it is then gone for good."""
+    raw = store.get_bytes(path)
+    if raw is None:
+        return None
+    try:
+        _, key, _ = path.split("/")
+        request = _Request.model_validate_json(raw)
+        check(request.stage, key)
+        Experiment.model_validate(request.experiment)
+    except ValueError as error:
+        _complain(store, path, error, remove)
+        return None
+    return request
+
+
+def _read_job(store: Store, path: str, remove: bool = False) -> Job | None:
+    """A job from its file; None and `remove` as for a request. Fields of another version are ignored."""
+    raw = store.get_bytes(path)
+    if raw is None:
+        return None
+    try:
+        job = _JOB.validate_json(raw)
+        check(job.stage, job.key)
+        if job.key != _stem(path):
+            raise ValueError(f"it is the job {job.key}")
+    except ValueError as error:
+        _complain(store, path, error, remove)
+        return None
+    return job
+
+
+def _read_progress(store: Store, key: str) -> _Progress | None:
+    """What a worker has told, or None: nothing, or nothing that can be understood, which it will write over."""
+    raw = store.get_bytes(f"progress/{key}.json")
+    try:
+        return None if raw is None else _Progress.model_validate_json(raw)
+    except ValueError as error:
+        _complain(store, f"progress/{key}.json", error, remove=False)
+        return None
+
+
+def _complain(store: Store, path: str, error: ValueError, remove: bool) -> None:
+    log.warning("%s cannot be understood%s: %s", path, " and is removed" if remove else "", error)
+    if remove:
+        store.delete(path)
 
 
 def _job_order(job: Job) -> tuple[int, float]:

@@ -3,18 +3,20 @@
 `data.source` names a behaviour: `ok`; `fail` raises ValueError; `bug` raises RuntimeError; `die` kills its worker in
 every attempt, before the first epoch is done; `suffer` kills it after each epoch but the last two; `unread` has no
 fingerprint. `train.learning_rate` is an epoch's length in seconds, `train.epochs` their number, and `train.seed` tells
-experiments apart.
+experiments apart. The result says of each epoch which process computed it and where that looked for data.
 """
 
 import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 
 import pandas as pd
 
 from tier.config import Experiment, stage_key
 from tier.context import Cancelled, Context
+from tier.environment import DATA_ROOT
 from tier.store import Result, Store
 
 
@@ -28,9 +30,11 @@ def key(stage: str, experiment: Experiment) -> str:
     return stage_key(stage, 1, experiment.changed(), [], "f")
 
 
-def ensure(store: Store, stage: str, experiment: Experiment, context: Context) -> Result:
+def ensure(
+    store: Store, stage: str, experiment: Experiment, context: Context = Context(), need: Sequence[str] = ()
+) -> Result:
     name = key(stage, experiment)
-    while (found := store.find(stage, name)) is None:
+    while (found := store.find(stage, name, need)) is None:
         lease = store.lease(f"{stage}-{name}")
         if lease is None:
             time.sleep(0.05)
@@ -48,7 +52,7 @@ def compute(store: Store, stage: str, name: str, experiment: Experiment, context
     if behaviour == "bug":
         raise RuntimeError("shapes do not match")
     epochs = experiment.train.epochs
-    done: list[int] = store.get_json(f"checkpoints/{name}.json") or []
+    done: list[tuple[int, str | None]] = store.get_json(f"checkpoints/{name}.json") or []
     for epoch in range(len(done) + 1, epochs + 1):
         end = time.monotonic() + experiment.train.learning_rate
         while time.monotonic() < end:
@@ -57,7 +61,7 @@ def compute(store: Store, stage: str, name: str, experiment: Experiment, context
             if behaviour == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.01)
-        done.append(os.getpid())
+        done.append((os.getpid(), os.environ.get(DATA_ROOT)))
         store.put_json(f"checkpoints/{name}.json", done)
         context.progress(
             {"epoch": epoch, "epochs": epochs, "fraction": epoch / epochs, "step": "training", "loss": 1 / epoch}
@@ -66,6 +70,12 @@ def compute(store: Store, stage: str, name: str, experiment: Experiment, context
             time.sleep(0.4)  # the event is on its way
             context.cancelled()
             os.kill(os.getpid(), signal.SIGKILL)
-    table = pd.DataFrame({"epoch": range(1, epochs + 1), "pid": done})
+    table = pd.DataFrame(done, columns=["pid", "root"]).assign(epoch=range(1, epochs + 1))
     environ = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     store.write(stage, name, {"events.parquet": table}, {"metrics": {"environ": json.dumps(environ)}})
+
+
+def roots(store: Store, key: str) -> set[str | None]:
+    """Where the epochs of a stored result looked for data."""
+    found = store.find("report", key)
+    return set() if found is None else set(found.frame("events.parquet")["root"])

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +18,13 @@ import psutil
 import pytest
 
 from tests.tier import engine_jobs
-from tier import engine
-from tier.config import Data, Experiment, Train
+from tests.tier.test_experiment import assert_same, tiny, weights
+from tier import checkpoints, engine, environment
+from tier import experiment as stages
+from tier.config import Data, Defense, Experiment, Tier, Train
 from tier.context import Cancelled
-from tier.engine import Client, Engine, Job, Reporter, hopeless, kind, remaining, run_job
+from tier.engine import Client, Engine, Job, Reporter, hopeless, kind, remaining, run_job, without_paths
+from tier.environment import DATA_ROOT
 from tier.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +105,21 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk = Desk(tmp_path / "store", monkeypatch)
     yield desk
     desk.client.close()
+
+
+def serve(desk: Desk, served: Engine | None = None) -> None:
+    """Three steps of the loop that an engine process runs, which no error may leave."""
+    left = iter(range(3))
+    engine.serve(served or desk.engine, lambda: next(left, None) is not None, None, poll=0.001)
+
+
+def run_started(desk: Desk) -> str:
+    """Do here what the pool was asked for last, and tell it; returns the outcome's status."""
+    name, *arguments = desk.pool.started[-1]
+    outcome = json.loads(run_job(*[None if text == "None" else text for text in arguments]))  # type: ignore[arg-type]
+    desk.pool.outcomes[name] = outcome
+    status: str = outcome["status"]
+    return status
 
 
 def test_first_come_first_served_and_sweeps_wait(desk: Desk) -> None:
@@ -212,6 +231,88 @@ def test_stored_results_make_no_run(desk: Desk) -> None:
     assert desk.pool.started == []
 
 
+def light(desk: Desk, wanted: Experiment, omit: list[str]) -> str:
+    """A result in a read-only store below the desk's, without the files in `omit`; returns its key."""
+    full, below = Store(f"{desk.store.url}-full"), Store(f"{desk.store.url}-below")
+    found = engine_jobs.ensure(full, "report", engine_jobs.pin(full, wanted))
+    full.export("report", found.key, below, omit=omit)
+    desk.store.below = Store(below.url, read_only=True)
+    return found.key
+
+
+NEED = ["events.parquet"]
+WANTED = experiment(seconds=0.001)
+
+
+def test_light_copy_counts_only_for_those_who_need_no_more(desk: Desk) -> None:
+    key = light(desk, WANTED, omit=NEED)
+    assert desk.client.submit("report", WANTED) == key
+    assert desk.job(key).step == "found in the store"
+    assert desk.client.submit("report", WANTED, need=NEED) == key
+    assert desk.job(key).status == "queued"
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert run_started(desk) == "done"
+    desk.engine.step()
+    assert desk.job(key).status == "done"
+    assert desk.store.find("report", key, NEED) is not None
+
+
+def test_damaged_file_below_is_computed_again(desk: Desk) -> None:
+    key = light(desk, WANTED, omit=[])
+    assert desk.client.submit("report", WANTED, need=NEED) == key
+    assert desk.job(key).status == "done"
+    below = desk.store.below
+    assert below is not None
+    path = Path(below.url) / "report" / key / "events.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    desk.client.submit("report", WANTED, need=NEED)
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert run_started(desk) == "done"
+    desk.engine.step()
+    assert desk.job(key).status == "done"
+    found = desk.store.find("report", key, NEED)
+    assert found is not None
+    assert found.store is desk.store
+
+
+def test_what_is_needed_is_merged_over_requests(desk: Desk) -> None:
+    key = light(desk, WANTED, omit=NEED)
+    desk.submit(9)
+    desk.engine.step()
+    desk.client.submit("report", WANTED, "one", need=["absent.parquet"])
+    desk.engine.step()
+    assert desk.job(key).need == ["absent.parquet"]
+    desk.client.submit("report", WANTED, "one", need=NEED)  # the same person on another page
+    desk.client.submit("report", WANTED, "two", need=["other.parquet"])
+    desk.engine.step()
+    assert desk.job(key).need == ["absent.parquet", "events.parquet", "other.parquet"]
+    desk.pool.end()
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert json.loads(desk.pool.started[-1][-2]) == desk.job(key).need
+
+
+def test_what_is_needed_while_the_run_goes_on_makes_another_try(desk: Desk) -> None:
+    key = desk.client.submit("report", WANTED, "one")
+    desk.engine.step()
+    light(desk, WANTED, omit=NEED)
+    desk.client.submit("report", WANTED, "two", need=NEED)
+    desk.engine.step()
+    assert len(desk.pool.started) == 1
+    desk.pool.end()  # finds the light copy
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert len(desk.pool.started) == 2
+    assert run_started(desk) == "done"
+    desk.engine.step()
+    assert desk.job(key).status == "done"
+    assert desk.store.find("report", key, NEED) is not None
+
+
 def test_data_that_nobody_has_read_gets_a_key_of_its_own(desk: Desk) -> None:
     key = desk.client.submit("report", experiment("unread"))
     desk.engine.step()
@@ -220,6 +321,32 @@ def test_data_that_nobody_has_read_gets_a_key_of_its_own(desk: Desk) -> None:
     desk.pool.end()
     desk.engine.step()
     assert desk.job(key).status == "done"
+
+
+def test_the_data_root_travels_with_the_request(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    roots = {"a": "relative/data", "b": str(tmp_path / "b"), "c": ""}
+    keys = []
+    for seed, root in enumerate(roots.values()):
+        monkeypatch.setenv(DATA_ROOT, root)
+        keys.append(desk.submit(seed))
+    monkeypatch.setenv(DATA_ROOT, "/engine")
+    for key in keys:
+        desk.engine.step()
+        assert run_started(desk) == "done"
+        desk.engine.step()
+        assert desk.job(key).status == "done"
+    found = [engine_jobs.roots(desk.store, key) for key in keys]
+    assert found == [{str(tmp_path / "relative" / "data")}, {str(tmp_path / "b")}, {"/engine"}]
+    assert os.environ[DATA_ROOT] == "/engine"  # as before
+
+
+def test_unread_data_of_two_roots_are_two_jobs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for root in ("/a", "/b", "/a"):
+        monkeypatch.setenv(DATA_ROOT, root)
+        keys.append(desk.client.submit("report", experiment("unread")))
+    assert keys[0] == keys[2] != keys[1]
 
 
 def test_lost_run_is_submitted_again_under_a_new_name(desk: Desk) -> None:
@@ -263,16 +390,153 @@ def test_hopeless() -> None:
     assert "died 20 times" in (hopeless(list(range(21))) or "")
 
 
-def test_garbage_requests_are_removed(desk: Desk) -> None:
+def request(**changes: Any) -> dict[str, Any]:
+    content = {"stage": "report", "experiment": WANTED.model_dump(mode="json", by_alias=True), "requester": "x"}
+    return {**content, "priority": "sweep", "time": 1.0, **changes}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"stage": "report"},
+        [],
+        None,
+        request(experiment={"nonsense": 1}),
+        request(experiment=[]),
+        request(stage="../../etc"),
+        request(priority="now"),
+        request(time="early"),
+        request(time=[]),
+        request(need=3),
+        request(requester=None),
+        request(data_root=1),
+    ],
+)
+def test_garbage_requests_are_removed(desk: Desk, content: Any) -> None:
+    fine = desk.submit(1)
+    bad = "ab" * 32
+    desk.store.put_json(f"requests/{bad}/a.json", content)
+    serve(desk)
+    assert desk.job(fine).status == "running"
+    assert [path.split("/")[1] for path in desk.store.list_json("requests")] == [fine]
+    assert desk.client.job(bad) is None
+
+
+@pytest.mark.parametrize("path", ["nonsense/a.json", "a.json", "ABCD/b.json", "abababab/c/d.json"])
+def test_requests_without_a_key_are_removed(desk: Desk, path: str) -> None:
+    fine = desk.submit(1)
+    desk.store.put_json(f"requests/{path}", request())
+    desk.store.put_bytes("requests/abababab/x.json", b"{")
+    assert [job.key for job in desk.client.jobs()] == [fine]  # before any engine has looked
+    serve(desk)
+    assert desk.job(fine).status == "running"
+    assert [path.split("/")[1] for path in desk.store.list_json("requests")] == [fine]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"key": "cd" * 32},
+        {"key": "nonsense"},
+        {"stage": 7},
+        {"stage": "bus"},
+        {"status": "lost"},
+        {"started": "yesterday"},
+        {"attempt": None},
+        {"experiment": None},
+        {"need": 4},
+        None,
+    ],
+)
+def test_garbage_jobs_are_removed(desk: Desk, changes: dict[str, Any] | None) -> None:
     key = "ab" * 32
-    desk.store.put_json(f"requests/{key}/a.json", {"stage": "report"})
-    desk.store.put_json(f"requests/{key}/b.json", [])
-    desk.store.put_bytes(f"requests/{key}/c.json", b"{")
-    request = {"stage": "report", "experiment": {"nonsense": 1}, "requester": "x", "priority": "sweep", "time": 1.0}
-    desk.store.put_json(f"requests/{key}/d.json", request)
+    content = engine.asdict(Job(key, "report", {}, "running", started=1.0, attempt=1))
+    desk.store.put_json(f"jobs/{key}.json", changes and content | changes)
+    assert desk.client.job(key) is None
+    assert desk.client.jobs() == []
+    successor = Engine(desk.store, desk.pool, RUNNER)
+    assert not desk.store.list_json("jobs")
+    fine = desk.submit(1)
+    serve(desk, successor)
+    assert desk.job(fine).status == "running"
+
+
+@pytest.mark.parametrize(
+    "content", [[], {"starts": None}, {"starts": ["x"]}, {"events": [{"loss": 1.0}]}, {"fraction": "half"}, b"{"]
+)
+def test_garbage_progress_is_written_over(desk: Desk, content: Any) -> None:
+    key = desk.submit(1)
+    desk.store.put_bytes(
+        f"progress/{key}.json", content if isinstance(content, bytes) else json.dumps(content).encode()
+    )
+    assert desk.client.history(key).empty
+    serve(desk)
+    assert desk.job(key).status == "running"
+    Reporter(desk.store, key, "run").progress({"step": "training", "epoch": 1})
+    serve(desk)
+    assert desk.job(key).attempt == 1
+    assert desk.client.history(key)["epoch"].tolist() == [1]
+
+
+def test_garbage_about_the_engine(desk: Desk) -> None:
+    with desk.store.lease(engine.LEASE) or pytest.fail("the lease is not free"):
+        for content in ([], {}, {"pid": "x"}):
+            desk.store.put_json("engine.json", content)
+            assert desk.client.engine() is None
+
+
+def test_requests_of_vanished_clients_leave_the_queue(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.monotonic()]
+    wall, began = time.time, time.monotonic()
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(engine.time, "time", lambda: wall() + now[0] - began)
+    gone, there = Client(desk.store, "gone", runner=RUNNER), desk.client
+    running, orphan = (gone.submit("report", experiment(seed=seed)) for seed in (1, 2))
+    shared, mine = experiment(seed=3), desk.submit(4)
+    both = gone.submit("report", shared)
+    there.submit("report", shared)
+    sweep = gone.submit("report", experiment(seed=5), priority="sweep")
+    gone.close()
+
+    def later(seconds: float) -> None:
+        for _ in range(int(seconds / 600)):
+            now[0] += 600
+            there._beat()
+            desk.engine.step()
+
     desk.engine.step()
+    later(3000)
+    assert [desk.job(key).status for key in (running, orphan, both, mine, sweep)] == ["running", *["queued"] * 4]
+    assert len(desk.job(both).requesters) == 2
+    later(1800)
+    assert [desk.job(key).status for key in (orphan, sweep)] == ["cancelled"] * 2
+    assert [desk.job(key).status for key in (running, both, mine)] == ["running", "queued", "queued"]
+    assert desk.job(both).requesters == ["me"]
+    later(36000)
+    assert [desk.job(key).status for key in (running, both, mine)] == ["running", "queued", "queued"]
+    assert not desk.store.list_json("cancel")
+
+
+def test_orphaned_run_can_be_cancelled_by_anyone(desk: Desk) -> None:
+    gone = Client(desk.store, "gone", runner=RUNNER)
+    key = gone.submit("report", experiment(seed=1))
+    gone.submit("report", experiment(seed=1), requester="another")
+    gone.close()
+    desk.engine.step()
+    desk.client.cancel(key)  # not one of its requesters
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert desk.job(key).step != "stopping"
+    desk.client.cancel_all(key)
+    desk.engine.step()
+    assert desk.job(key).step == "stopping"
+    desk.pool.end("cancelled")
+    desk.engine.step()
+    assert desk.job(key).status == "cancelled"
+    desk.client.cancel_all(key)  # over: nothing to do
+    desk.engine.step()
+    assert desk.job(key).status == "cancelled"
     assert desk.engine.idle
-    assert not desk.store.list_json("requests")
 
 
 def test_new_engine_takes_over_and_closes_what_nobody_wants(desk: Desk) -> None:
@@ -364,15 +628,15 @@ def test_clients_that_stay_silent_are_forgotten(desk: Desk, monkeypatch: pytest.
 
 def test_store_that_does_not_answer_for_a_moment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     key = desk.submit(1)
-    listing, calls = desk.store.list_json, [0]
+    listing, calls = desk.store.stamps, [0]
 
-    def failing(prefix: str = "") -> list[str]:
+    def failing(prefix: str = "") -> dict[str, object]:
         calls[0] += 1
         if calls[0] == 1:
             raise OSError("no route to host")
         return listing(prefix)
 
-    monkeypatch.setattr(desk.store, "list_json", failing)
+    monkeypatch.setattr(desk.store, "stamps", failing)
     engine.serve(desk.engine, lambda: calls[0] < 3, None, poll=0.01)
     assert desk.job(key).status == "running"
     reporter = Reporter(desk.store, "aa", "run")
@@ -463,6 +727,112 @@ def test_run_job_outcomes(tmp_path: Path) -> None:
     assert issubclass(Cancelled, Exception)
 
 
+def test_jobs_of_one_process_take_turns_and_do_not_mix_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a worker with several threads in a cluster that is not ours: torch and TIER_DATA belong to the process."""
+    monkeypatch.delenv(DATA_ROOT, raising=False)
+    store, outcomes, ready = Store(tmp_path), dict[str, str](), threading.Barrier(3)
+
+    def work(root: str, seed: int) -> None:
+        pinned = engine_jobs.pin(store, experiment(seed=seed, epochs=3, seconds=0.1))
+        what = ("report", engine_jobs.key("report", pinned), pinned.model_dump_json(by_alias=True))
+        ready.wait()
+        outcomes[root] = run_job(store.url, None, RUNNER, *what, f"run{seed}", "[]", root)
+
+    threads = [threading.Thread(target=work, args=item) for item in (("/a", 1), ("/b", 2), ("/c", 3))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(outcomes.values()) == {'{"status": "done"}'}
+    assert [engine_jobs.roots(store, result.key) for result in store.ls("report")].count({"/a"}) == 1
+    assert {root for result in store.ls("report") for root in engine_jobs.roots(store, result.key)} == {
+        "/a",
+        "/b",
+        "/c",
+    }
+    assert all(len(engine_jobs.roots(store, result.key)) == 1 for result in store.ls("report"))
+    assert DATA_ROOT not in os.environ
+
+
+def test_job_that_waits_for_its_turn_can_be_cancelled(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put_json("cancel/run.json", {})
+    with engine._one_job:
+        assert run(store, experiment()) == {"status": "cancelled"}
+
+
+def test_real_data_of_two_roots_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    from tier import data
+
+    monkeypatch.delenv(DATA_ROOT, raising=False)
+    store = Store(tmp_path / "store")
+    wanted = Experiment().set({"data.source": "zoo", "data.image_size": 16} | {
+        f"split.{name}": 4 for name in ("target_train", "target_test", "shadow_train", "shadow_test")
+    })  # fmt: skip
+    found, expected = [], []
+    for root, names in {"a": ("ant", "bee"), "b": ("cat", "dog", "emu")}.items():
+        for shade, name in enumerate(names):
+            folder = tmp_path / root / "zoo" / name
+            folder.mkdir(parents=True)
+            for number in range(16):
+                Image.new("RGB", (16, 16), (number, 60 * shade, ord(root))).save(folder / f"{number}.png")
+        text = wanted.model_dump_json(by_alias=True)
+        outcome = run_job(store.url, None, engine.RUNNER, "split", "ab" * 32, text, "run", "[]", str(tmp_path / root))
+        assert json.loads(outcome) == {"status": "done"}
+        newest = stages.find(store, "split", wanted)
+        assert newest is not None
+        found.append(newest.record["fingerprint"])
+        expected.append(data.load(wanted.data, str(tmp_path / root)).fingerprint)
+    assert found == expected
+    assert found[0] != found[1]
+
+
+def test_tracebacks_hold_no_paths_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    details = run(Store(tmp_path), experiment("bug"))["details"]
+    assert 'File "tier/engine.py", line' in details
+    assert 'File "tests/tier/engine_jobs.py", line' in details
+    assert "RuntimeError: shapes do not match" in details
+    assert str(ROOT) not in details
+    monkeypatch.syspath_prepend("/opt/env/site-packages")
+    assert without_paths('File "/opt/env/site-packages/torch/nn/a.py", line 3, in f\n  a / b') == (
+        'File "torch/nn/a.py", line 3, in f\n  a / b'
+    )
+    assert without_paths("no such file: '/home/jane doe/my data/x.png'") == "no such file: 'x.png'"
+    assert without_paths("cannot write /srv/store/train/ab: see https://host/a/b") == (
+        "cannot write ab: see https://host/a/b"
+    )
+    assert without_paths("C: 'C:\\Users\\jane\\x.png', 3/4 and/or ~/x") == "C: 'x.png', 3/4 and/or ~/x"
+
+
+def test_unforeseen_errors_are_told_without_paths() -> None:
+    told = engine._sentence(FileNotFoundError(2, "No such file or directory", "/srv/secret/x.png"))
+    assert told == "FileNotFoundError: [Errno 2] No such file or directory: 'x.png'"
+    assert (
+        engine._sentence(ValueError("no data set under /data/zoo")) == "no data set under /data/zoo"
+    )  # meant to be read
+
+
+def test_outside_workers_get_one_job_each() -> None:
+    class Cluster:
+        tasks: dict[str, tuple[str, ...]]
+
+        def nthreads(self) -> dict[str, int]:
+            return {"a": 4, "b": 4, "c": 4}
+
+        def processing(self) -> dict[str, tuple[str, ...]]:
+            return self.tasks
+
+    pool = engine.DaskPool.__new__(engine.DaskPool)
+    pool._client = cluster = Cluster()
+    pool._places = {"mine": "a"}  # just given away; the scheduler may not know yet
+    cluster.tasks = {"a": (), "b": ("somebody's",), "c": ()}
+    assert pool._free_worker() == "c"
+    pool._places["another"] = "c"
+    assert pool._free_worker() is None  # Dask decides
+
+
 # ---- the client alone
 
 
@@ -492,10 +862,10 @@ def test_client_needs_neither_torch_nor_dask() -> None:
 class House:
     """A store, its clients, and the processes that were seen at work for it."""
 
-    def __init__(self, path: Path, options: list[str]) -> None:
+    def __init__(self, path: Path, options: list[str], runner: str = RUNNER) -> None:
         self.store = Store(path)
         self.options = options
-        self.client = Client(self.store, "me", runner=RUNNER, options=options)
+        self.client = Client(self.store, "me", runner=runner, options=options)
         self.seen: dict[int, psutil.Process] = {}
 
     def engine(self) -> psutil.Process:
@@ -505,7 +875,7 @@ class House:
             about = self.client.engine()
             return psutil.Process(about["pid"]) if about else None
 
-        found: psutil.Process = until(serving, 30, "an engine")
+        found: psutil.Process = until(serving, 60, "an engine")
         for process in [found, *found.children(recursive=True)]:
             self.seen[process.pid] = process
         return found
@@ -521,7 +891,7 @@ class House:
             assert not job.over, job.error or job.status
             return job if job.status == "running" and (job.epoch or 0) >= epoch else None
 
-        job: Job = until(reached, 40, f"epoch {epoch}")
+        job: Job = until(reached, 60, f"epoch {epoch}")
         return job
 
     def close(self) -> None:
@@ -559,11 +929,12 @@ def own_house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[House]
 def test_job_from_submit_to_result(house: House) -> None:
     key = house.client.submit("report", experiment(epochs=4, seconds=0.3))
     house.running(key)
-    job = house.client.wait(key, timeout=30)
+    job = house.client.wait(key, timeout=60)
     assert (job.status, job.attempt, job.epoch, job.epochs) == ("done", 1, 4, 4)
     result = house.store.find("report", key)
     assert result is not None
-    assert json.loads(result.metrics["environ"]) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    assert json.loads(result.metrics["environ"]) == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    assert house.client.engine()["workers"] == environment.cores()  # type: ignore[index]
     assert house.client.history(key)["epoch"].tolist() == [1, 2, 3, 4]
     assert house.client.history(key)["loss"].tolist() == [1.0, 0.5, 1 / 3, 0.25]
 
@@ -592,8 +963,8 @@ def test_thirty_clients_one_run_and_one_engine(house: House) -> None:
     keys = {clients[number % 2].submit("report", wanted, f"student {number}") for number in range(30)}
     assert len(keys) == 1
     key = keys.pop()
-    assert house.client.wait(key, timeout=30).status == "done"
-    assert second_server.wait(key, timeout=5).attempt == 1
+    assert house.client.wait(key, timeout=60).status == "done"
+    assert second_server.wait(key, timeout=30).attempt == 1
     assert house.engine().pid == serving
     assert len(house.store.get_json(f"progress/{key}.json")["starts"]) == 1
     second_server.close()
@@ -601,17 +972,15 @@ def test_thirty_clients_one_run_and_one_engine(house: House) -> None:
 
 @pytest.mark.engine
 def test_cancel_counts_requesters_and_resumes(house: House) -> None:
-    wanted = experiment(seed=40, epochs=100, seconds=0.1)
+    wanted = experiment(seed=40, epochs=1000, seconds=0.1)  # to its end it would take longer than anyone waits here
     key = house.client.submit("report", wanted, "one")
     house.client.submit("report", wanted, "two")
     house.running(key)
     house.client.cancel(key, "one")
-    until(lambda: house.client.job(key).requesters == ["two"], 5, "the withdrawal")  # type: ignore[union-attr]
+    until(lambda: house.client.job(key).requesters == ["two"], 30, "the withdrawal")  # type: ignore[union-attr]
     assert house.running(key, epoch=4).status == "running"
     house.client.cancel(key, "two")
-    began = time.monotonic()
-    assert house.client.wait(key, timeout=10).status == "cancelled"
-    assert time.monotonic() - began < 3
+    assert house.client.wait(key, timeout=60).status == "cancelled"
     done = len(house.store.get_json(f"checkpoints/{key}.json"))
     assert done >= 4
     house.client.submit("report", wanted, "three")
@@ -619,15 +988,15 @@ def test_cancel_counts_requesters_and_resumes(house: House) -> None:
     assert len(house.store.get_json(f"checkpoints/{key}.json")) < 3 * done  # went on, did not begin anew
     assert house.client.history(key)["epoch"].tolist()[: done + 1] == list(range(1, done + 2))
     house.client.cancel(key, "three")
-    assert house.client.wait(key, timeout=10).status == "cancelled"
+    assert house.client.wait(key, timeout=60).status == "cancelled"
 
 
 @pytest.mark.engine
 def test_failing_job_tells_why(house: House) -> None:
-    job = house.client.wait(house.client.submit("report", experiment("fail")), timeout=30)
+    job = house.client.wait(house.client.submit("report", experiment("fail")), timeout=60)
     assert (job.status, job.error) == ("failed", "the learning rate is too large; try 0.001")
     assert "engine_jobs.py" in (job.details or "")
-    again = house.client.wait(house.client.submit("report", experiment("fail")), timeout=30)
+    again = house.client.wait(house.client.submit("report", experiment("fail")), timeout=60)
     assert again.status == "failed"
     assert again.submitted > job.submitted
 
@@ -637,7 +1006,7 @@ def test_second_engine_exits_at_once(house: House) -> None:
     house.engine()
     command = [sys.executable, "-m", "tier.engine", "--store", house.store.url]
     done = subprocess.run(
-        command, timeout=15, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        command, timeout=60, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 0
     assert "another engine serves" in done.stderr
@@ -670,7 +1039,7 @@ def test_worker_that_always_dies_ends_in_words(house: House) -> None:
     assert job.status == "failed"
     assert "The worker died 3 times in a row" in (job.error or "")
     fine = house.client.submit("report", experiment(seed=50))
-    assert house.client.wait(fine, timeout=40).status == "done"  # the next one is not harmed
+    assert house.client.wait(fine, timeout=60).status == "done"  # the next one is not harmed
 
 
 @pytest.mark.engine
@@ -681,13 +1050,113 @@ def test_killed_engine_leaves_no_worker_and_its_job_goes_on(own_house: House) ->
     house.running(key, epoch=2)
     house.engine()
     first.kill()
-    until(lambda: not house.left(), 10, "the end of the workers")
-    job = house.client.wait(key, timeout=60)
+    until(lambda: not house.left(), 30, "the end of the workers")
+    job = house.client.wait(key, timeout=90)
     assert (job.status, job.attempt) == ("done", 2)
     result = house.store.find("report", key)
     assert result is not None
     assert result.frame("events.parquet")["pid"].nunique() == 2
     assert house.engine().pid != first.pid
+
+
+ASKER = """
+import json, sys
+from tests.tier.test_engine import RUNNER, experiment
+from tier.engine import Client
+with Client(sys.argv[1], runner=RUNNER) as client:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    key = client.submit("report", experiment(seed=70, epochs=5, seconds=0.4), requester=sys.argv[2])
+    job = client.wait(key, timeout=120)
+    print(json.dumps([key, job.status, job.attempt, client.engine()["pid"]]), flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.engine
+def test_two_servers_share_an_engine_and_a_computation(own_house: House) -> None:
+    house = own_house
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    servers = [
+        subprocess.Popen(
+            [sys.executable, "-c", ASKER, house.store.url, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": path},
+        )
+        for name in ("one", "two")
+    ]
+    try:
+        for server in servers:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+        for server in servers:
+            tell(server)
+        answers = []
+        for server in servers:
+            assert server.stdout is not None
+            answers.append(json.loads(server.stdout.readline()))
+        key, status, attempt, serving = answers[0]
+        assert answers[1] == answers[0]
+        assert (status, attempt) == ("done", 1)
+        assert house.engine().pid == serving
+        found = house.store.find("report", key)
+        assert found is not None
+        assert found.frame("events.parquet")["pid"].nunique() == 1
+        assert len(house.store.get_json(f"progress/{key}.json")["starts"]) == 1
+        until(lambda: engines_of(house.store) == [serving], 60, "the end of an engine that found another at work")
+    finally:
+        for server in servers:
+            tell(server)
+            server.communicate(timeout=60)
+
+
+def tell(server: subprocess.Popen[str]) -> None:
+    assert server.stdin is not None
+    server.stdin.write("\n")
+    server.stdin.flush()
+
+
+def engines_of(store: Store) -> list[int]:
+    """The engine processes that were started for a store and still run."""
+    found = psutil.process_iter(["pid", "cmdline", "status"])
+    alive = [process.info for process in found if process.info["status"] != psutil.STATUS_ZOMBIE]
+    return [info["pid"] for info in alive if {"tier.engine", store.url} <= set(info["cmdline"] or ())]
+
+
+EPOCHS = 100  # long enough to be killed half-way, on a fast machine too
+
+
+@pytest.mark.engine
+def test_killed_worker_in_a_real_training_ends_in_the_same_weights(tmp_path: Path) -> None:
+    house = House(tmp_path / "house", [], runner=engine.RUNNER)
+    wanted = tiny(Defense(name="tier_reg", tier=Tier(warmup=1)), **{"train.epochs": EPOCHS})
+    stages.pin(house.store, wanted, load=True)
+    key = house.client.submit("train", wanted)
+    house.engine()
+
+    def kept() -> dict[str, Any] | None:
+        found = checkpoints.last(house.store, key)
+        return found.frame("events.parquet").to_dict("list") if found and found.record["epoch"] >= 3 else None
+
+    before = until(kept, 90, "the third epoch's checkpoint")
+    holder = house.store.holder(f"train-{key}")
+    assert holder is not None
+    os.kill(holder["process"]["pid"], signal.SIGKILL)
+    assert house.store.find("train", key) is None
+    job = house.client.wait(key, timeout=180)
+    assert (job.status, job.attempt) == ("done", 2), job.error
+    found = house.store.find("train", key, ["weights.safetensors", "events.parquet"])
+    assert found is not None
+    seconds = found.frame("events.parquet")["seconds"].tolist()
+    assert len(seconds) == EPOCHS
+    assert seconds[: len(before["seconds"])] == before["seconds"]  # it went on, and did not begin anew
+    assert checkpoints.last(house.store, key) is None
+    house.close()
+    unbroken = Store(tmp_path / "unbroken")
+    stages.ensure(unbroken, "train", wanted)
+    assert_same(weights(house.store, wanted), weights(unbroken, wanted))
 
 
 SERVER = """
@@ -722,7 +1191,7 @@ def kill_server(house: House, options: list[str], seconds: float) -> None:
 
 @pytest.mark.engine
 def test_killed_server_leaves_nothing_behind(own_house: House) -> None:
-    kill_server(own_house, ["--clients", "5"], seconds=15)
+    kill_server(own_house, ["--clients", "5"], seconds=30)
 
 
 @pytest.mark.engine
@@ -737,10 +1206,10 @@ def test_idle_engine_exits(own_house: House) -> None:
     house = own_house
     key = house.client.submit("report", experiment())
     house.engine()
-    assert house.client.wait(key, timeout=30).status == "done"
-    until(lambda: not house.left(), 15, "the end of the idle engine")
+    assert house.client.wait(key, timeout=60).status == "done"
+    until(lambda: not house.left(), 30, "the end of the idle engine")
     again = house.client.submit("report", experiment(seed=1))
-    assert house.client.wait(again, timeout=30).status == "done"
+    assert house.client.wait(again, timeout=60).status == "done"
 
 
 @pytest.mark.engine
@@ -748,17 +1217,21 @@ def test_idle_engine_exits(own_house: House) -> None:
 def test_engine_that_does_not_start_is_reported(own_house: House) -> None:
     house = own_house
     key = house.client.submit("report", experiment())
-    job = until(lambda: (j := house.client.job(key)) and "does not start" in j.step and j, 20, "the report")
+    job = until(lambda: (j := house.client.job(key)) and "does not start" in j.step and j, 60, "the report")
     assert "unrecognized arguments: --nonsense" in job.step
     assert str(engine.log_file(house.store)) in job.step
     house.client.cancel(key)
-    assert house.client.wait(key, timeout=5).status == "cancelled"
+    assert house.client.wait(key, timeout=30).status == "cancelled"
 
 
 @pytest.mark.engine
-@pytest.mark.slow
 def test_outside_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same engine on a Dask scheduler that was there before, found through TIER_SCHEDULER."""
+    """The same engine on a Dask scheduler that was there before, found through TIER_SCHEDULER.
+
+    Its workers have threads for several jobs, and get one each all the same.
+    """
+    import distributed
+
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     dask = [sys.executable, "-m", "dask"]
     where = tmp_path / "scheduler.json"
@@ -767,23 +1240,37 @@ def test_outside_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(where)],
         **common,  # type: ignore[call-overload]
     )
-    worker = subprocess.Popen(
-        [*dask, "worker", "--nthreads", "1", "--no-dashboard", "--scheduler-file", str(where)],
-        **common,  # type: ignore[call-overload]
-    )
+    start = [*dask, "worker", "--nthreads", "4", "--no-nanny", "--no-dashboard", "--scheduler-file", str(where)]
+    workers = [subprocess.Popen(start, **common) for _ in range(2)]  # type: ignore[call-overload]
     try:
-        until(where.exists, 20, "the scheduler")
-        monkeypatch.setenv("TIER_SCHEDULER", json.loads(where.read_text())["address"])
+        until(where.exists, 60, "the scheduler")
+        address = json.loads(where.read_text())["address"]
+        with distributed.Client(address, set_as_default=False) as watch:
+            watch.wait_for_workers(2, timeout=60)
+        monkeypatch.setenv("TIER_SCHEDULER", address)
         house = House(tmp_path / "house", [])
-        key = house.client.submit("report", experiment())
-        assert house.client.wait(key, timeout=40).status == "done"
+        lengths = (60, 60, 2)
+        keys = [
+            house.client.submit("report", experiment(seed=seed, epochs=epochs, seconds=0.1))
+            for seed, epochs in enumerate(lengths)
+        ]
+        for key in keys[:2]:
+            house.running(key, epoch=2)
+        third = house.client.job(keys[2])
+        assert third is not None
+        assert third.status == "queued"
+        for key in keys:
+            assert house.client.wait(key, timeout=60).status == "done"
+        found = [house.store.find("report", key) for key in keys]
+        pids = [set(result.frame("events.parquet")["pid"]) for result in found if result is not None]
+        assert pids[0] | pids[1] == {worker.pid for worker in workers}
         about = house.client.engine()
         assert about is not None
         assert about["scheduler"] == os.environ["TIER_SCHEDULER"]
         assert house.engine().children() == []
         house.close()
-        assert worker.poll() is None  # the cluster is not ours to stop
+        assert [worker.poll() for worker in workers] == [None, None]  # the cluster is not ours to stop
     finally:
-        for process in (worker, scheduler):
+        for process in (*workers, scheduler):
             process.terminate()
             process.wait(20)
