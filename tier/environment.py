@@ -34,6 +34,12 @@ PACKAGES = (
 _KERNEL_FLAGS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "asimd", "neon", "sve", "bf16", "i8mm")
 
 
+def data_root() -> str | None:
+    """The folder of data sets that TIER_DATA names, absolute; None when it is not set."""
+    root = os.environ.get(DATA_ROOT)
+    return str(Path(root).expanduser().absolute()) if root else None
+
+
 def snapshot() -> dict[str, Any]:
     """Machine, packages and code version, JSON-ready. Holds no host name, user name or path.
 

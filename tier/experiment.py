@@ -4,7 +4,6 @@ A stage is a pure function of its config, its parents and the data's fingerprint
 it up, `ensure` computes what is missing. Importing this module loads no torch: pages use `key` and `find` only.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pandas as pd
 from tier import checkpoints
 from tier.config import Data, Defense, Experiment, Split, stage_key
 from tier.context import Cancelled, Context
-from tier.environment import DATA_ROOT
+from tier.environment import data_root
 from tier.store import Result, Store
 
 if TYPE_CHECKING:
@@ -75,14 +74,17 @@ def pin(store: Store, experiment: Experiment, load: bool = False, context: Conte
     """
     if experiment.data.fingerprint is not None:
         return experiment
-    name = f"fingerprints/{stage_key('data', 1, experiment.data.changed(), [], None)}.json"
+    root = data_root()
+    name = f"fingerprints/{stage_key('data', 1, {**experiment.data.changed(), 'root': root}, [], None)}.json"
     if load:
-        fingerprint = dataset(experiment.data, context).fingerprint
+        fingerprint: Any = dataset(experiment.data, context).fingerprint
         store.put_json(name, {"data": experiment.data.changed(), "fingerprint": fingerprint})
-    known = store.get_json(name)
-    if known is None:
+    else:
+        known = store.get_json(name)
+        fingerprint = known.get("fingerprint") if isinstance(known, dict) else None
+    if not isinstance(fingerprint, str):
         return experiment
-    return experiment.with_(data=experiment.data.model_copy(update={"fingerprint": known["fingerprint"]}))
+    return experiment.with_(data=experiment.data.model_copy(update={"fingerprint": fingerprint}))
 
 
 def find(store: Store, stage: str, experiment: Experiment, need: Sequence[str] = ()) -> Result | None:
@@ -157,7 +159,7 @@ def dataset(config: Data, context: Context = Context()) -> "Dataset":
     """The images of a config, read once per data root and process; verified against a pinned fingerprint."""
     from tier import data
 
-    place = config.model_copy(update={"fingerprint": None}), os.environ.get(DATA_ROOT)
+    place = config.model_copy(update={"fingerprint": None}), data_root()
     if place not in _datasets:
         report = context.step("reading the images")
         found = data.load(place[0], place[1], lambda done, total: report(done / max(total, 1)))
