@@ -9,7 +9,20 @@ import pytest
 from pydantic import ValidationError
 
 from tier import config
-from tier.config import Data, Defense, Experiment, Model, Signs, Tier, Train, stage_key
+from tier.config import (
+    Config,
+    Data,
+    Defense,
+    Divergence,
+    Experiment,
+    Model,
+    Signs,
+    Split,
+    Tier,
+    Train,
+    Trajectory,
+    stage_key,
+)
 
 
 def test_settings_are_frozen_and_refuse_unknown_fields() -> None:
@@ -207,3 +220,16 @@ def test_other_data_lose_the_pinned_fingerprint() -> None:
     assert pinned.set({"data.signs.detail": 1.0}).data.fingerprint is None
     assert pinned.set({"data.source": "gtsrb"}).data.fingerprint is None
     assert pinned.set({"data.source": "gtsrb", "data.fingerprint": "b" * 64}).data.fingerprint == "b" * 64
+
+
+@pytest.mark.parametrize("levels", [(), (0.2, 0.1), (0.1, 0.1), (0.5, 1.2), (-0.1, 0.5)])
+@pytest.mark.parametrize("part", [Tier, Trajectory, Divergence])
+def test_levels_are_rising_fractions(part: type[Config], levels: tuple[float, ...]) -> None:
+    with pytest.raises(ValidationError, match="rising fractions"):
+        part.model_validate({"levels": levels})
+
+
+def test_infinite_settings_and_negative_seeds_are_refused() -> None:
+    for part, content in ((Tier, {"lambda": float("inf")}), (Train, {"seed": -1}), (Split, {"seed": -1})):
+        with pytest.raises(ValidationError):
+            part.model_validate(content)

@@ -61,7 +61,7 @@ def slow_trajectories(
         (Trajectory(alpha=1.0, sign="absolute"), Explain()),
         (Trajectory(operator="zero"), Explain()),
         (Trajectory(levels=(0.0, 0.01, 0.5, 1.0)), Explain(target="predicted")),
-        (Trajectory(levels=(0.3, 0.1)), Explain(name="gradcam")),
+        (Trajectory(levels=(0.1, 0.3)), Explain(name="gradcam")),
     ],
 )
 def test_against_removing_pixel_by_pixel(settings: Trajectory, explainer: Explain) -> None:
