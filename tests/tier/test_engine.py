@@ -781,7 +781,9 @@ def test_real_data_of_two_roots_do_not_mix(tmp_path: Path, monkeypatch: pytest.M
         text = wanted.model_dump_json(by_alias=True)
         outcome = run_job(store.url, None, engine.RUNNER, "split", "ab" * 32, text, "run", "[]", str(tmp_path / root))
         assert json.loads(outcome) == {"status": "done"}
+        monkeypatch.setenv(DATA_ROOT, str(tmp_path / root))
         newest = stages.find(store, "split", wanted)
+        monkeypatch.delenv(DATA_ROOT)
         assert newest is not None
         found.append(newest.record["fingerprint"])
         expected.append(data.load(wanted.data, str(tmp_path / root)).fingerprint)

@@ -578,12 +578,10 @@ def draw(config: Signs, image_size: int = 32) -> Drawing:
     """Draw `config.images` signs of `image_size` x `image_size` pixels.
 
     Image i depends only on its index and the settings, not on how many are drawn; classes are balanced to within one.
-    Raises ValueError when the size is below 8 or the seed negative.
+    Raises ValueError when the size is below 8.
     """
     if image_size < 8:
         raise ValueError(f"signs need an image_size of at least 8, not {image_size}")
-    if config.seed < 0:
-        raise ValueError(f"the seed of signs must not be negative, it is {config.seed}")
     labels = _labels(config.seed, config.classes, config.images)
     images = np.empty((config.images, 3, image_size, image_size), dtype=np.uint8)
     masks = np.empty((config.images, image_size, image_size), dtype=np.bool_)
