@@ -180,7 +180,7 @@ def test_refuses_a_size_too_small_to_show_anything(size):
 
 
 def test_refuses_a_negative_seed():
-    with pytest.raises(ValueError, match="seed\n.*greater than or equal to 0"):
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
         Signs(images=2, seed=-1)
 
 
