@@ -999,8 +999,8 @@ class DaskPool:
                 "distributed.scheduler.http.routes": [],
                 "distributed.worker.http.routes": [],
                 "distributed.worker.profile.enabled": False,  # it would interrupt training a hundred times a second
-                # Dask has workers give freed memory back at once (MALLOC_TRIM_THRESHOLD_): torch then faults its pages in
-                # anew for every batch, which halved the speed of training.
+                # Dask has workers give freed memory back at once (MALLOC_TRIM_THRESHOLD_): torch then faults its pages
+                # in anew for every batch, which halved the speed of training.
                 "distributed.nanny.pre-spawn-environ": {},
             }
         )
