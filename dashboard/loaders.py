@@ -279,10 +279,8 @@ def contents() -> pd.DataFrame:
 
 
 def damaged() -> list[str]:
-    """What was set aside because it failed a check."""
-    found = store().gc(dry_run=True, damaged_days=0.0)
-    folders = {item.path.split("/")[1] for item in found if item.path.startswith("damaged/")}
-    return [f"{stage} {key}, set aside {when}" for stage, key, when, _ in sorted(name.split("-") for name in folders)]
+    """What was set aside because it failed a check, when and why."""
+    return [f"{p.stage} {p.key[:12]}, set aside {p.when}: {p.reason}" for p in store().damaged()]
 
 
 def verify() -> list[str]:

@@ -277,6 +277,14 @@ def test_a_damaged_store_says_what_was_set_aside(open_page: Open, damaged_store:
     assert "report" in warning.value
 
 
+def test_foreign_folders_among_the_damaged_disturb_no_page(open_page: Open, full_store: Path, tmp_path: Path) -> None:
+    root = tmp_path / "foreign"
+    shutil.copytree(full_store, root)
+    (root / "damaged" / "notes-of-somebody").mkdir(parents=True)
+    test = drawn(open_page("runs", root))
+    assert not [w for w in test.warning if "were set aside" in w.value]
+
+
 def test_checking_every_file_names_the_damaged_ones(open_page: Open, damaged_store: Path) -> None:
     test = open_page("runs", damaged_store)
     test.button(key="verify").click().run()
