@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 DefenseName = Literal["none", "augmentation", "tier_reg", "tier_full"]
-ExplainerName = Literal["gradient", "gradcam"]
+ExplainerName = Literal[
+    "gradient", "smoothgrad", "vargrad", "gradcam", "gradcampp", "integrated_gradients", "shap", "lime"
+]
 ArchitectureName = Literal["small", "resnet18_cifar", "resnet18_imagenet", "mobilenet_v2"]
 Fill = Literal["channel_mean", "scalar_mean", "zero"]
 ChannelReduction = Literal["mean_abs", "abs_mean"]
@@ -155,12 +157,47 @@ class Train(Config):
 
 
 class Explain(Config):
-    """One explainer and its settings (SPEC 4)."""
+    """One explainer and its settings (SPEC 4); each comment names the explainers on which a setting acts."""
 
     name: ExplainerName = "gradient"
     target: Target = "label"
-    channel_reduction: ChannelReduction = "mean_abs"  # gradient only
-    cam_layer: str | None = None  # None: the last layer whose map is at least 4x4
+    channel_reduction: ChannelReduction = "mean_abs"  # gradient
+    signed: bool = True  # smoothgrad, integrated_gradients, shap: the channels' sum, else the sum of absolute values
+    cam_layer: str | None = None  # gradcam, gradcampp; None: the last layer whose map is at least 4x4
+    samples: int = Field(25, ge=2)  # smoothgrad, vargrad: noisy copies; shap: draws
+    noise: float = Field(0.15, gt=0.0)  # smoothgrad, vargrad: standard deviation, pixels being in [0, 1]
+    steps: int = Field(32, ge=2)  # integrated_gradients: Gauss-Legendre nodes on the path
+    baseline: Literal["zero", "mean"] = "zero"  # integrated_gradients, lime: black, or the image's mean per channel
+    segments: int = Field(40, ge=2)  # lime: superpixels wanted
+    compactness: float = Field(10.0, gt=0.0)  # lime: SLIC's weight of nearness against colour
+    perturbations: int = Field(300, ge=10)  # lime: images with superpixels removed
+    kernel_width: float = Field(0.25, gt=0.0)  # lime: of the exponential kernel on the cosine distance
+    ridge: float = Field(1.0, ge=0.0)  # lime: weight of the squared coefficients
+    seed: int = Field(0, ge=0)  # smoothgrad, vargrad, shap, lime
+
+    @property
+    def family(self) -> tuple[ExplainerName, ...]:
+        """The explainers whose maps the same passes through the model give, this one among them."""
+        return next((names for names in FAMILIES if self.name in names), (self.name,))
+
+    def canonical(self) -> "Explain":
+        """The same explainer with every setting that does not act at its default."""
+        acting = {"name", "target", *EXPLAINER_SETTINGS[self.name]}
+        return Explain.model_validate({name: value for name, value in dict(self).items() if name in acting})
+
+
+FAMILIES: tuple[tuple[ExplainerName, ...], ...] = (("smoothgrad", "vargrad"), ("gradcam", "gradcampp"))
+EXPLAINER_SETTINGS: dict[ExplainerName, tuple[str, ...]] = {
+    "gradient": ("channel_reduction",),
+    "smoothgrad": ("samples", "noise", "signed", "seed"),
+    "vargrad": ("samples", "noise", "seed"),
+    "gradcam": ("cam_layer",),
+    "gradcampp": ("cam_layer",),
+    "integrated_gradients": ("steps", "baseline", "signed"),
+    "shap": ("samples", "signed", "seed"),
+    "lime": ("segments", "compactness", "perturbations", "kernel_width", "ridge", "baseline", "seed"),
+}
+"""The settings that act on each explainer, besides `name` and `target`."""
 
 
 class Trajectory(Config):
@@ -168,7 +205,7 @@ class Trajectory(Config):
 
     levels: Levels = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     alpha: float = Field(0.1, ge=0.0)  # weight of the total variation
-    sign: Literal["signed", "absolute"] = "signed"  # the same for maps that are never negative, as those so far
+    sign: Literal["signed", "absolute"] = "signed"  # the same for maps that are never negative
     operator: Literal["mean", "zero"] = "mean"
 
 
@@ -176,7 +213,8 @@ class Divergence(Config):
     """The attribution-guided perturbation profile (section V-A)."""
 
     levels: Levels = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-    channel_reduction: ChannelReduction = "abs_mean"  # V-A: absolute mean gradient across channels
+    # V-A: absolute mean gradient across channels; of the explainers only the plain gradient has it
+    channel_reduction: ChannelReduction = "abs_mean"
     fill: Fill = "channel_mean"
     batch: int = Field(128, ge=2)  # images per unit in the batch-mean tests
 
@@ -197,6 +235,21 @@ class Audit(Config):
     seed: int = Field(0, ge=0)
 
 
+class Fidelity(Config):
+    """What a defended model's maps are compared with besides the undefended model's (SPEC 7)."""
+
+    second_seed: int | None = Field(None, ge=0)  # of the undefended control; None: the one after the training seed
+    shuffle: int = Field(0, ge=0)  # seed of the shuffled pairs
+
+
+class Inspect(Config):
+    """One image under all explainers: a row of the data set, or an image that a user has brought."""
+
+    row: int | None = Field(None, ge=0)
+    upload: str | None = Field(None, pattern="^[0-9a-f]{64}$")  # sha256 of its pixels
+    label: int | None = Field(None, ge=0)  # class explained; None: the row's, else what the undefended model predicts
+
+
 class Experiment(Config):
     """Everything that one run's results depend on."""
 
@@ -209,6 +262,8 @@ class Experiment(Config):
     trajectory: Trajectory = Trajectory()
     divergence: Divergence = Divergence()
     audit: Audit = Audit()
+    fidelity: Fidelity = Fidelity()
+    inspect: Inspect = Inspect()
 
     def with_(self, **parts: Config) -> "Experiment":
         """A copy with whole parts replaced, validated."""
@@ -216,16 +271,17 @@ class Experiment(Config):
 
     def canonical(self) -> "Experiment":
         """The same computation with each setting that does not act at its default, so that equal runs share a key."""
-        model, train, explain = self.model, self.train, self.explain
+        model, train, divergence = self.model, self.train, self.divergence
         if model.architecture != "small":
             model = model.model_copy(update={"width": Model().width})
         if train.optimizer != "sgd":
             train = train.model_copy(update={"momentum": Train().momentum})
-        if explain.name == "gradient":
-            explain = explain.model_copy(update={"cam_layer": None})
-        else:
-            explain = explain.model_copy(update={"channel_reduction": Explain().channel_reduction})
-        return self.with_(defense=self.defense.canonical(train.epochs), model=model, train=train, explain=explain)
+        if self.explain.name != "gradient":
+            divergence = divergence.model_copy(update={"channel_reduction": Divergence().channel_reduction})
+        return self.with_(
+            defense=self.defense.canonical(train.epochs), model=model, train=train, explain=self.explain.canonical(),
+            divergence=divergence,
+        )  # fmt: skip
 
     def set(self, assignments: dict[str, Any]) -> "Experiment":
         """A validated copy with dotted fields replaced, e.g. `{"defense.tier.lambda": 9}`.

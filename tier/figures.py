@@ -44,6 +44,11 @@ STYLES: dict[str, Style] = {
     "control": Style("Second seed", "#E69F00", "cross"),
 }
 
+EXPLAINERS: dict[str, str] = {
+    "gradient": "Gradient", "smoothgrad": "SmoothGrad", "vargrad": "VarGrad", "gradcam": "Grad-CAM",
+    "gradcampp": "Grad-CAM++", "integrated_gradients": "Integrated Gradients", "shap": "SHAP", "lime": "LIME",
+}  # fmt: skip
+
 
 def style(model: str) -> Style:
     """The look of a model; an unknown one is grey under its own name."""
