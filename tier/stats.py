@@ -116,3 +116,36 @@ def seed_interval(
         values[index] = np.mean([statistic(part) for part in parts])
     low, high = np.quantile(values, [0.025, 0.975])
     return Interval(float(low), float(high))
+
+
+def seed_mean_interval(seeds: Sequence[Array], resamples: int = 500, seed: int = 0) -> tuple[Array, Array]:
+    """`seed_interval` of column means for many columns at once: low `(L,)`, high `(L,)` of each seed's `(N_s, L)`.
+
+    NaN is a value that is not there: means are over what a resample holds, and a drawn seed without any value in a
+    column does not count there. NaN where no resample has a value.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(seeds), size=(resamples, len(seeds)))  # (R, S)
+    means = np.empty((*drawn.shape, seeds[0].shape[1]))  # (R, S, L)
+    for index, values in enumerate(seeds):
+        means[drawn == index] = _resampled_means(values, int((drawn == index).sum()), rng)
+    there = np.isfinite(means)
+    with np.errstate(invalid="ignore"):
+        held = np.where(there, means, 0.0).sum(1) / there.sum(1)  # (R, L), 0 / 0 where no drawn seed has a value
+    low, high = np.full((2, held.shape[1]), np.nan)
+    some = np.isfinite(held).any(0)
+    low[some], high[some] = np.nanquantile(held[:, some], [0.025, 0.975], axis=0)
+    return low, high
+
+
+def _resampled_means(values: Array, times: int, rng: np.random.Generator) -> Array:
+    """Column means `(times, L)` of rows of `(N, L)` drawn with replacement, over the values that are not NaN."""
+    n = len(values)
+    if n == 0 or times == 0:
+        return np.full((times, values.shape[1]), np.nan)
+    places = rng.integers(n, size=(times, n)) + n * np.arange(times)[:, None]
+    counts = np.bincount(places.ravel(), minlength=times * n).reshape(times, n).astype(np.float64)
+    there = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        means: Array = (counts @ np.where(there, values, 0.0)) / (counts @ there)
+    return means

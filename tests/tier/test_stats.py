@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from tier.stats import cohen_d, compare, difference_bands, holm, mean_interval, seed_interval
+from tier.stats import cohen_d, compare, difference_bands, holm, mean_interval, seed_interval, seed_mean_interval
 
 
 def _groups(n: int = 30, m: int = 45) -> tuple[np.ndarray, np.ndarray]:
@@ -171,3 +171,56 @@ class TestSeedInterval:
         assert shapes == {((7, 2), (3, 2))}
         assert made == seed_interval(seeds, statistic, resamples=50)
         assert made != seed_interval(seeds, statistic, resamples=50, seed=1)
+
+
+class TestSeedMeanInterval:
+    @staticmethod
+    def seeds() -> list[np.ndarray]:
+        rng = np.random.default_rng(4)
+        return [rng.normal(loc, 2.0, (n, 3)) * [1.0, 0.1, 5.0] for loc, n in ((0.0, 40), (1.0, 55), (4.0, 30))]
+
+    @staticmethod
+    def slow(columns: list[np.ndarray], resamples: int = 4000) -> tuple[float, float]:
+        return seed_interval([{"all": c} for c in columns], lambda g: float(g["all"].mean()), resamples, seed=9)
+
+    def test_each_column_against_seed_interval(self) -> None:
+        seeds = self.seeds()
+        low, high = seed_mean_interval(seeds, resamples=4000, seed=1)
+        for column in range(3):
+            expected = self.slow([values[:, column] for values in seeds])
+            width = expected[1] - expected[0]
+            assert (low[column], high[column]) == pytest.approx(expected, abs=0.06 * width)
+
+    def test_one_seed_resamples_its_images_alone(self) -> None:
+        (values, *_) = self.seeds()
+        low, high = seed_mean_interval([values], resamples=4000)
+        error = values.std(0) / np.sqrt(len(values))
+        np.testing.assert_allclose(high - low, 2 * 1.96 * error, rtol=0.1)
+        expected = mean_interval(values, resamples=4000)
+        np.testing.assert_allclose(low, expected[0], atol=0.1 * error.max())
+        np.testing.assert_allclose(high, expected[1], atol=0.1 * error.max())
+
+    def test_missing_values_are_left_out(self) -> None:
+        seeds = self.seeds()
+        for values in seeds:
+            values[::3, 1] = np.nan
+        low, high = seed_mean_interval(seeds, resamples=4000, seed=1)
+        expected = self.slow([values[np.isfinite(values[:, 1]), 1] for values in seeds])
+        assert (low[1], high[1]) == pytest.approx(expected, abs=0.06 * (expected[1] - expected[0]))
+
+    def test_a_seed_and_a_column_without_values(self) -> None:
+        first, second, _ = self.seeds()
+        first[:, 1] = np.nan
+        first[:, 2] = second[:, 2] = np.nan
+        low, high = seed_mean_interval([first, second, np.empty((0, 3))], resamples=2000)
+        expected = mean_interval(second, resamples=4000)
+        assert low[1] == pytest.approx(expected[0][1], abs=0.02) and high[1] == pytest.approx(expected[1][1], abs=0.02)
+        assert np.isnan([low[2], high[2]]).all()
+        assert np.isfinite([low[0], high[0]]).all()
+
+    def test_a_constant_has_no_width_and_a_seed_is_reproducible(self) -> None:
+        constant = np.full((10, 1), 0.25)
+        assert [float(v[0]) for v in seed_mean_interval([constant, constant])] == pytest.approx([0.25, 0.25])
+        seeds = self.seeds()
+        np.testing.assert_array_equal(seed_mean_interval(seeds, seed=3), seed_mean_interval(seeds, seed=3))
+        assert (np.stack(seed_mean_interval(seeds, seed=3)) != np.stack(seed_mean_interval(seeds, seed=4))).any()
