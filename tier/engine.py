@@ -72,6 +72,13 @@ STALLS = 3  # ... and at most so often in a row without getting further
 PROGRESS_EVERY = 0.3  # seconds between writes of progress to a local store
 PROGRESS_EVERY_REMOTE = 2.0
 
+# What the stages import, some seconds of work: a worker does it as it starts, while nobody waits yet.
+PRELOADED: dict[str, tuple[str, ...]] = {
+    RUNNER: ("tier.training", "tier.attacks.agp", "tier.explainers", "tier.trajectories", "tier.divergence")
+}
+PRELOAD = "TIER_ENGINE_PRELOAD"  # environment variable: the names, from the engine to its workers
+PRELOAD_BYTES = 5e8  # a worker's own memory with all of it loaded
+
 
 @dataclass
 class Job:
@@ -619,8 +626,11 @@ def without_paths(text: str) -> str:
 
 
 def dask_setup(worker: Any) -> None:
-    """Called by Dask in every worker that the engine starts: no HTTP port, and an end when the engine is killed."""
+    """Called by Dask in every worker that the engine starts: no HTTP port, an end when the engine is killed, and what
+    jobs import loaded ahead of the first one, in the background.
+    """
     worker.http_server.stop()
+    preload(os.environ.get(PRELOAD, "").split())
     parent = os.getppid()
 
     def follow() -> None:
@@ -629,6 +639,24 @@ def dask_setup(worker: Any) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, name="follow the engine", daemon=True).start()
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Import modules in the background. A job that comes meanwhile waits: two threads that import torch at a time can
+    get it half-initialised. What cannot be imported is left to the job that needs it, which says why.
+    """
+
+    def load() -> None:
+        try:
+            for name in modules:
+                importlib.import_module(name)
+        except Exception:
+            log.warning("a worker could not load all modules ahead of its first job", exc_info=True)
+        finally:
+            _one_job.release()
+
+    if modules and _one_job.acquire(blocking=False):
+        threading.Thread(target=load, name="preload", daemon=True).start()
 
 
 # ---- engine
@@ -970,9 +998,10 @@ class DaskPool:
     again. `threads` is what numpy begins with; a run's own `train.threads` decides for torch.
     """
 
-    def __init__(self, threads: int = 1, workers: int | None = None) -> None:
+    def __init__(self, threads: int = 1, workers: int | None = None, runner: str = RUNNER) -> None:
         import dask
         import distributed
+        import psutil
 
         logging.getLogger("distributed").setLevel(logging.WARNING)  # importing it has set INFO
         self.scheduler = os.environ.get("TIER_SCHEDULER")
@@ -990,6 +1019,8 @@ class DaskPool:
         # threads that spin while they wait made training 10 times slower when another process used a core
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         os.environ.setdefault("GOMP_SPINCOUNT", "0")
+        roomy = 2 * self._workers * PRELOAD_BYTES < psutil.virtual_memory().available
+        os.environ[PRELOAD] = " ".join(PRELOADED.get(runner, ())) if roomy else ""
         dask.config.set(
             {
                 "distributed.scheduler.allowed-failures": STARTS,  # we count the starts ourselves and give up earlier
@@ -1161,7 +1192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
     with lease:
-        pool = DaskPool(options.threads, options.workers)
+        pool = DaskPool(options.threads, options.workers, options.runner)
         try:
             about = {"pid": os.getpid(), "started": time.time(), "workers": pool.slots(), "threads": pool.threads}
             store.put_json("engine.json", about | {"scheduler": pool.scheduler, "environment": environment.snapshot()})

@@ -762,6 +762,63 @@ def test_job_that_waits_for_its_turn_can_be_cancelled(tmp_path: Path) -> None:
         assert run(store, experiment()) == {"status": "cancelled"}
 
 
+def test_a_job_waits_for_what_is_loaded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module that the worker loads as it starts is the one that the job needs, so it must not run beside it."""
+    (tmp_path / "slow_stages.py").write_text(
+        "import time\nloaded = False\ntime.sleep(1.5)\nfrom tests.tier.engine_jobs import *\nloaded = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    store, wanted = Store(tmp_path / "store"), experiment(epochs=1)
+    key = engine_jobs.key("report", wanted)
+    engine.preload(["slow_stages"])
+    began = time.monotonic()
+    arguments = (store.url, None, "slow_stages", "report", key, wanted.model_dump_json(by_alias=True), key)
+    assert json.loads(run_job(*arguments))["status"] == "done"
+    assert time.monotonic() - began > 1.0
+    assert sys.modules.pop("slow_stages").loaded  # type: ignore[attr-defined]
+
+
+def test_what_cannot_be_loaded_ahead_is_left_to_the_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine.preload(["tier.no_such_module"])
+    store, wanted = Store(tmp_path / "store"), experiment(epochs=1)
+    key = engine_jobs.key("report", wanted)
+    arguments = (store.url, None, RUNNER, "report", key, wanted.model_dump_json(by_alias=True), key)
+    assert json.loads(run_job(*arguments))["status"] == "done"
+    assert "no_such_module" in caplog.text
+
+
+def test_a_job_that_comes_first_is_not_held_up(tmp_path: Path) -> None:
+    with engine._one_job:
+        engine.preload(["tier.no_such_module"])
+        assert not [thread for thread in threading.enumerate() if thread.name == "preload"]
+    engine.preload([])
+    assert engine._one_job.acquire(timeout=1.0)
+    engine._one_job.release()
+
+
+def test_the_first_job_finds_loaded_what_it_imports(tmp_path: Path) -> None:
+    """Whatever is slow among a report's imports comes with the modules that workers load as they start."""
+    code = """
+import importlib, sys
+from tests.tier.test_experiment import tiny
+from tier import engine, experiment
+from tier.store import Store
+for name in engine.PRELOADED[engine.RUNNER]:
+    importlib.import_module(name)
+before = set(sys.modules)
+experiment.ensure(Store(sys.argv[1]), "report", tiny(**{"train.epochs": 2}))
+print(*sorted(set(sys.modules) - before))
+"""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    late = done.stdout.split()
+    slow = ("torch", "torchvision", "scipy", "sklearn", "captum", "skimage", "matplotlib")
+    assert [name for name in late if name.split(".")[0] in slow] == []
+
+
 def test_real_data_of_two_roots_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
