@@ -10,7 +10,7 @@ if str(ROOT) not in sys.path:  # Streamlit puts only this file's folder there
 
 import streamlit as st  # noqa: E402
 
-from dashboard import components, sitemap, state, theme  # noqa: E402
+from dashboard import components, loaders, sitemap, state, theme  # noqa: E402
 
 st.set_page_config(page_title="TIER", page_icon=str(theme.ASSETS / "icon.svg"), layout="wide")
 st.logo(str(theme.ASSETS / "logo.svg"), size="large", icon_image=str(theme.ASSETS / "icon.svg"))
@@ -24,5 +24,6 @@ except Exception as error:  # the page's boundary: say what failed, keep the men
     logging.getLogger(__name__).exception("the page %s could not be drawn", page.title)
     components.failed(error)
 components.forget_requester()
+loaders.warm(components.chosen())
 with notes:
     components.show_notes()

@@ -158,9 +158,8 @@ def weights(preset: Preset) -> None:
     for defense in preset.defenses:
         for seed in preset.seeds:
             one = preset.run(defense, seed)
-            name = loaders.weights_name(one)
-            if name is not None:
-                offered[f"{figures.style(defense.name).label}, seed {seed} ({name})"] = one
+            if loaders.has_weights(one):
+                offered[f"{figures.style(defense.name).label}, seed {seed}"] = one
     if not offered:
         st.caption("No weights are stored for these runs; training a run again stores them.")
         return
@@ -169,9 +168,7 @@ def weights(preset: Preset) -> None:
         st.download_button(
             "Weights (safetensors)",
             lambda: loaders.weights(offered[label]),
-            f"{state.plain(label, 80).replace(' ', '_').replace(',', '')}.safetensors".replace(
-                "_(weights.safetensors)", ""
-            ),
+            f"{state.plain(label, 80).replace(' ', '_').replace(',', '')}.safetensors",
             "application/octet-stream",
             icon=":material/download:",
             type="tertiary",

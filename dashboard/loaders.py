@@ -4,18 +4,26 @@ Results never change under their key, so frames are cached by key. What is in th
 for two seconds only.
 """
 
+import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from tier import data, demo, experiment, presets, tables
-from tier.config import DefenseName, Experiment
+from tier.config import DefenseName, Experiment, Inspect
 from tier.engine import Client, Job, kind
+from tier.gallery import Look, look
 from tier.presets import Preset
 from tier.store import Result, Store
+
+log = logging.getLogger(__name__)
 
 FRESH = 2.0  # seconds for which a listing of the store is taken for current
 
@@ -141,7 +149,7 @@ def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
         except (KeyError, ValueError):  # written by another version of the code
             continue
         train = preset.experiment.train.model_copy(update={"seed": one.train.seed, "epochs": one.train.epochs})
-        plain = preset.experiment.with_(train=train)
+        plain = preset.experiment.with_(train=train, fidelity=one.fidelity, inspect=one.inspect)
         if one.with_(defense=plain.defense).canonical() == plain.canonical():
             rows.append(tables.run(result.key, one, result.record["metrics"]))
     wanted = [preset.run(defense, seed) for defense in preset.defenses for seed in preset.seeds]
@@ -230,21 +238,124 @@ def run_text(raw: Mapping[str, Any]) -> str:
     return f"{one.data.source}, {tables.describe(tables.run('', one, {}))}"
 
 
-def weights_name(one: Experiment) -> str | None:
-    """The name of the file that holds a run's weights, or None."""
-    for name in ("weights.safetensors", "weights_fp16.safetensors"):
-        if find("train", one, [name]) is not None:
-            return name
-    return None
+def has_weights(one: Experiment) -> bool:
+    """Whether a run's weights are stored."""
+    return find("train", one, [experiment.WEIGHTS]) is not None
 
 
 def weights(one: Experiment) -> bytes:
     """The file itself."""
-    name = weights_name(one)
-    result = None if name is None else find("train", one, [name])
-    if name is None or result is None:
+    result = find("train", one, [experiment.WEIGHTS])
+    if result is None:
         raise LookupError("these weights are no longer stored")
-    return result.read(name)
+    return result.read(experiment.WEIGHTS)
+
+
+# ---- single images
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of a preset's data: `pixels` (N, 3, H, W) uint8, `labels` (N,), and where known masks and groups."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    masks: np.ndarray | None
+    groups: np.ndarray | None
+
+
+_reading = threading.Lock()  # the pipeline's cache of data sets is one per process; two sessions must not read twice
+
+
+def images(preset: Preset) -> Images | None:
+    """The preset's images, or None when they are not on this machine (nothing is downloaded for a page)."""
+    if not data.present(preset.experiment.data.source):
+        return None
+    try:
+        with _reading:
+            found = experiment.dataset(preset.experiment.data)
+    except (data.DataError, OSError) as error:
+        log.warning("the images of %s cannot be shown: %s", preset.name, error)
+        return None
+    return Images(found.images, found.labels, found.class_names, found.masks, found.groups)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _warmed(name: str, root: str | None) -> threading.Thread:
+    preset = presets.get(name)
+    thread = threading.Thread(target=lambda: images(preset), name=f"read {name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def warm(preset: Preset) -> None:
+    """Read the preset's images in the background, once, so that the first page with images need not wait for them."""
+    _warmed(preset.name, os.environ.get(data.ROOT_VARIABLE))
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The images whose maps are kept for one model and explainer.
+
+    `frame` holds what is known of them but the pictures, by row of the data set; `layer` is a class activation map's.
+    """
+
+    stored: pd.DataFrame
+    height: int
+    width: int
+    layer: str | None
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One line per image, indexed by its row of the data set."""
+        return self.stored.drop(columns=["map", "morf", "lerf"]).set_index("index")
+
+    @cached_property
+    def _rows(self) -> dict[int, dict[Any, Any]]:
+        return {int(row["index"]): row for row in self.stored.to_dict("records")}
+
+    def look(self, index: int) -> Look:
+        """One image's map and steps. Raises KeyError when its map is not kept."""
+        return look(self._rows[index], self.height, self.width)
+
+
+def gallery(one: Experiment, explainer: str) -> Gallery | None:
+    """The kept maps of a model and explainer, or None when they are not stored."""
+    view = explained(one, explainer)
+    stored, found = frame("gallery", view, "gallery.parquet"), find("gallery", view)
+    if stored is None or found is None:
+        return None
+    made = found.metrics
+    return Gallery(stored, int(made["height"]), int(made["width"]), made.get("cam_layer"))
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """One image under every explainer: `looks` by explainer, and the stage's figures (`predicted`, `probabilities`)."""
+
+    looks: dict[str, Look]
+    metrics: dict[str, Any]
+
+
+def inspected(one: Experiment, wanted: Inspect) -> Inspected | None:
+    """What one model makes of one image, or None when it is not stored."""
+    view = one.with_(inspect=wanted)
+    stored, found = frame("inspect", view, "inspect.parquet"), find("inspect", view)
+    if stored is None or found is None:
+        return None
+    made = dict(found.metrics)
+    rows = stored.to_dict("records")
+    looks = {str(row["explainer"]): look(row, int(made["height"]), int(made["width"])) for row in rows}
+    return Inspected(looks, made)
+
+
+def fidelity(one: Experiment, explainer: str) -> pd.DataFrame | None:
+    """Each image's scores of a defended model's map against the undefended one's, or None when not stored.
+
+    `one` carries the control's seed in `fidelity.second_seed`.
+    """
+    return frame("fidelity", explained(one, explainer), "scores.parquet")
 
 
 # ---- the store itself

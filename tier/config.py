@@ -18,8 +18,12 @@ Fill = Literal["channel_mean", "scalar_mean", "zero"]
 ChannelReduction = Literal["mean_abs", "abs_mean"]
 Target = Literal["label", "predicted"]
 
+MOST_LEVELS = 255  # the place at which a pixel goes is kept in 8 bits
+
 
 def _rising_fractions(levels: tuple[float, ...]) -> tuple[float, ...]:
+    if len(levels) > MOST_LEVELS:
+        raise ValueError(f"at most {MOST_LEVELS} levels can be kept, not {len(levels)}")
     if not levels or any(not 0 <= level <= 1 for level in levels) or list(levels) != sorted(set(levels)):
         raise ValueError(
             f"levels are rising fractions of the pixels between 0 and 1, such as 0.05, 0.1, 0.2; not {levels}"
@@ -238,6 +242,7 @@ class Audit(Config):
 class Fidelity(Config):
     """What a defended model's maps are compared with besides the undefended model's (SPEC 7)."""
 
+    images: int = Field(500, ge=2)  # members, and as many non-members, that are compared
     second_seed: int | None = Field(None, ge=0)  # of the undefended control; None: the one after the training seed
     shuffle: int = Field(0, ge=0)  # seed of the shuffled pairs
 

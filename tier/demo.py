@@ -4,13 +4,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from tier import experiment, presets
 from tier.config import DefenseName, Experiment, Explain
 from tier.experiment import WEIGHTS
 from tier.presets import Preset
-from tier.store import Result, Store
+from tier.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets" / "store"
@@ -23,13 +21,13 @@ REPORT_PARTS = ("split", "train", "trajectory", "divergence", "audit", "report")
 Job = tuple[str, str, Experiment]
 """Label, stage, experiment."""
 
-HALF_WEIGHTS = "weights_fp16.safetensors"
 _PER_IMAGE = {  # what a stage knows of single images
     "train": ("samples.parquet",),
     "trajectory": ("samples.parquet",),
     "divergence": ("samples.parquet",),
     "audit": ("scores.parquet",),
 }
+_OF_HEADLINES = ("train", "audit")  # their per-image figures make intervals and scores, for every headline run
 
 
 def store_url(url: str | None = None) -> str:
@@ -48,7 +46,9 @@ def open_store(url: str | None = None, below: bool = True) -> Store:
 
 
 def headline(preset: Preset) -> Iterator[Job]:
-    """Every defense and seed, each explainer and its maps for the first seed, and the early-stopping paths."""
+    """Every defense and seed, each explainer for the first seed, the early-stopping paths; of `signs` also the images
+    that pages show, and how like the defended maps are to the undefended ones.
+    """
     for seed in preset.seeds:
         for defense in preset.defenses:
             e = preset.run(defense, seed)
@@ -56,10 +56,22 @@ def headline(preset: Preset) -> Iterator[Job]:
             for name in preset.explainers if seed == preset.seeds[0] else ():
                 view = e.with_(explain=Explain.model_validate({"name": name}))
                 yield f"{defense.name} seed {seed} {name}", "report", view
-                yield f"{defense.name} seed {seed} {name}", "maps", view
+                if preset.name == WHOLE:
+                    yield f"{defense.name} seed {seed} {name}", "gallery", view
     for name in ("none", "augmentation"):
         for seed in preset.seeds:
             yield f"{name} seed {seed}", "path", preset.run(name, seed)
+    if preset.name == WHOLE:
+        yield from fidelity(preset)
+
+
+def fidelity(preset: Preset) -> Iterator[Job]:
+    """Every defended run's maps against the undefended model's, for each explainer and seed."""
+    for seed in preset.seeds:
+        for defense in preset.defenses:
+            for name in preset.explainers if defense.name != "none" else ():
+                e = preset.fidelity(defense, seed, name)
+                yield f"{defense.name} seed {seed} {name}", "fidelity", e
 
 
 def grid(preset: Preset) -> Iterator[Job]:
@@ -77,14 +89,14 @@ def jobs(preset: Preset) -> list[Job]:
 def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterator[str]:
     """Make `target` the demo store of the presets' results in `work`; yields a line for each change.
 
-    Runs of `signs` with the first seed keep per-image results and 16-bit weights; other headline runs the per-image
-    figures that intervals need; grid points keep metrics, events, KL profile and mean curves. Results that
-    `work` does not have (yet) are passed over, and stay if `target` has them; what `target` has already, with the same
-    files, is not written again. Results that no preset asks for are removed.
+    Runs of `signs` with the first seed keep their weights, and per-image results for the first explainer; other
+    headline runs the per-image figures that intervals and scores need; grid points keep metrics, events, KL profile and
+    mean curves. Results that `work` does not have (yet) are passed over, and stay if `target` has them; what `target`
+    has already, with the same files, is not written again. Results that no preset asks for are removed.
     """
     wanted: set[tuple[str, str]] = set()
     for preset in map(presets.get, names):
-        first = {experiment.key("train", preset.run(d, preset.seeds[0])) for d in preset.defenses}
+        first = {experiment.key("train", e) for e in _kept_models(preset)}
         headlines = [(e, stage, True) for _, stage, e in headline(preset)]
         for e, stage, is_headline in [*headlines, *((e, stage, False) for _, stage, e in grid(preset))]:
             whole = preset.name == WHOLE and experiment.key("train", e) in first
@@ -93,8 +105,9 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
                 if place in wanted:
                     continue
                 wanted.add(place)
-                keep = whole or (is_headline and part in ("train", "audit"))
-                if _ship(work, target, place, keep, halve=whole and part == "train"):
+                images = is_headline and part in _OF_HEADLINES
+                images = images or (whole and e.explain.name == preset.explainers[0])
+                if _ship(work, target, place, keep_images=images, keep_weights=whole):
                     yield f"wrote {part} {place[1][:12]}"
     for old in target.ls():
         if (old.stage, old.key) not in wanted:
@@ -102,31 +115,22 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
             yield f"removed {old.stage} {old.key[:12]}, which no preset asks for"
 
 
-def _ship(work: Store, target: Store, place: tuple[str, str], keep_images: bool, halve: bool) -> bool:
+def _kept_models(preset: Preset) -> list[Experiment]:
+    """The runs whose weights ship: every defense at the first seed, and the undefended control of the next seed."""
+    controls = [preset.run("none", seed) for seed in preset.seeds[1:2]]
+    return [preset.run(defense, preset.seeds[0]) for defense in preset.defenses] + controls
+
+
+def _ship(work: Store, target: Store, place: tuple[str, str], keep_images: bool, keep_weights: bool) -> bool:
     """Copy a result unless the target holds it with just the files that ship; whether anything was written."""
     found = work.find(*place)
     if found is None:
         return False
-    omit = [WEIGHTS, *(() if keep_images else _PER_IMAGE.get(place[0], ()))]
-    ships = {name for name in found.files if name not in omit} | ({HALF_WEIGHTS} if halve else set())
+    omit = [*(() if keep_weights else (WEIGHTS,)), *(() if keep_images else _PER_IMAGE.get(place[0], ()))]
     there = target.find(*place)
-    if there is not None and set(there.files) == ships:
+    if there is not None and set(there.files) == {name for name in found.files if name not in omit}:
         return False
     if there is not None:
         target.discard(*place)
-    if halve:
-        _ship_half(found, target)
-    else:
-        work.export(*place, target, [name for name in omit if found.has(name)])
+    work.export(*place, target, [name for name in omit if found.has(name)])
     return True
-
-
-def _ship_half(found: Result, target: Store) -> None:
-    weights = {
-        name: array.astype(np.float16) if array.dtype == np.float32 else array
-        for name, array in found.arrays(WEIGHTS).items()
-    }
-    files = {name: found.frame(name) for name in found.files if name.endswith(".parquet")}
-    record = {name: value for name, value in found.record.items() if name not in ("files", "omitted")}
-    reason = f"{HALF_WEIGHTS} has them at half the size; the exact ones are trained again when needed"
-    target.write(found.stage, found.key, {**files, HALF_WEIGHTS: weights}, record | {"omitted": {WEIGHTS: reason}})

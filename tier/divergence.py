@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from tier.config import Divergence
 from tier.explainers.base import inspecting
-from tier.explainers.gradient import gradient
 from tier.perturbation import mask_levels, ranks
 from tier.runtime import as_pixels
 from tier.stats import compare, holm, mean_interval
@@ -21,23 +20,22 @@ SMALLEST_BATCHES = 8
 def divergences(
     model: nn.Module,
     x: Tensor,
-    y: Tensor,
+    maps: NDArray[np.float32],
     settings: Divergence,
     batch_size: int = 250,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> NDArray[np.float64]:
-    """KL(P || Q_k) of each image and level, `(N, C, H, W)`, `(N,)` -> `(N, L)` float64, in nats.
+    """KL(P || Q_k) of each image and level, `(N, C, H, W)` and maps `(N, H, W)` -> `(N, L)` float64, in nats.
 
-    P is the clean prediction, Q_k that with the top k of the label's gradient map filled. The model is evaluated and
-    left as found.
+    P is the clean prediction, Q_k that with the top k of the map filled: in the paper the gradient map of the label's
+    logit. The model is evaluated and left as found. Raises NoOrder, a ValueError, for a map that holds NaN.
     """
     where = next(model.parameters()).device
     parts = []
     with inspecting(model):
         for start in range(0, len(x), batch_size):
             images = as_pixels(x[start : start + batch_size].to(where))
-            maps = gradient(model, images, y[start : start + batch_size].to(where), settings.channel_reduction)
-            places = ranks(maps)
+            places = ranks(torch.from_numpy(maps[start : start + batch_size]).to(where))
             with torch.inference_mode():
                 log_p = model(images).double().log_softmax(1)
                 columns = []

@@ -1,4 +1,6 @@
-"""The pipeline on one page: data -> split -> train -> trajectory -> audit, divergence, path -> report.
+"""The pipeline on one page: data -> split -> train -> maps -> trajectory -> audit, divergence, path -> report.
+
+Beside it: fidelity compares two models' maps, gallery and inspect keep what is shown of single images.
 
 A stage is a pure function of its config, its parents and the data's fingerprint; `key` names its result, `find` looks
 it up, `ensure` computes what is missing. Importing this module loads no torch: pages use `key` and `find` only.
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tier import checkpoints
-from tier.config import Data, Defense, Experiment, Split, stage_key
+from tier import checkpoints, gallery, uploads
+from tier.config import EXPLAINER_SETTINGS, Data, Defense, Experiment, Explain, ExplainerName, Split, stage_key
 from tier.context import Cancelled, Context
 from tier.environment import data_root
 from tier.store import Result, Store
@@ -22,16 +24,20 @@ from tier.store import Result, Store
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from tier.attacks import agp
     from tier.data import Dataset
     from tier.splits import Membership
     from tier.training import Problem, State
 
 KEPT_DATASETS = 2
-GALLERY = 32  # members and non-members whose maps are kept
+GALLERY = 64  # members, and as many non-members, whose maps are kept for viewing
+CHEAP = ("gradient", "gradcam", "gradcampp")  # explainers of one pass, made anew rather than kept
+FAMILY_HEADS: tuple[ExplainerName, ...] = tuple(dict.fromkeys(Explain(name=n).family[0] for n in EXPLAINER_SETTINGS))
 PATH_CHECKPOINTS = 10
 CHECKPOINT_SHARE = 20  # a checkpoint is written when training took this many times as long as writing the last one
 LEASE_WAIT = 0.5
 WEIGHTS = "weights.safetensors"
+MAPS = "maps.safetensors"
 STATE = ("state.safetensors", "events.parquet")  # of a checkpoint and of the warm-up
 
 Files = Mapping[str, Any]  # name -> DataFrame or arrays
@@ -41,13 +47,15 @@ Files = Mapping[str, Any]  # name -> DataFrame or arrays
 class Stage:
     """One step: which settings it depends on, which stages it reads, how it is computed.
 
-    Raise `version` when equal settings give other results than before.
+    `parents` are stages of the same experiment; `others` names stages of other experiments that it reads too, such as
+    those of an undefended model. Raise `version` when equal settings give other results than before.
     """
 
     version: int
     settings: Callable[[Experiment], dict[str, Any]]
     parents: tuple[str, ...]
     compute: Callable[[Store, Experiment, Context], tuple[Files, dict[str, Any]]]
+    others: Callable[[Experiment], dict[str, tuple[str, Experiment]]] = lambda e: {}
 
 
 # ---- keys
@@ -63,8 +71,14 @@ def key(stage: str, experiment: Experiment) -> str:
     if experiment.data.fingerprint is None:
         raise ValueError("the data has not been read yet, so results have no key: run the experiment once")
     plain = experiment.canonical()
-    parents = [key(parent, plain) for parent in STAGES[stage].parents]
+    parents = list(_parents(stage, plain).values())
     return stage_key(stage, STAGES[stage].version, STAGES[stage].settings(plain), parents, plain.data.fingerprint)
+
+
+def _parents(stage: str, plain: Experiment) -> dict[str, str]:
+    """The keys of what a stage reads, by name."""
+    own = {parent: key(parent, plain) for parent in STAGES[stage].parents}
+    return own | {name: key(parent, e) for name, (parent, e) in STAGES[stage].others(plain).items()}
 
 
 def pin(store: Store, experiment: Experiment, load: bool = False, context: Context = Context()) -> Experiment:
@@ -132,7 +146,7 @@ def _compute(store: Store, stage: str, name: str, experiment: Experiment, contex
         "version": STAGES[stage].version,
         "config": STAGES[stage].settings(plain),
         "experiment": plain.changed(),
-        "parents": {parent: key(parent, plain) for parent in STAGES[stage].parents},
+        "parents": _parents(stage, plain),
         "fingerprint": plain.data.fingerprint,
         "metrics": metrics,
         "device": _device(),
@@ -193,16 +207,22 @@ def _membership(source: "Dataset", config: Split) -> "Membership":
 
 
 def model_of(store: Store, experiment: Experiment, context: Context = Context()) -> "nn.Module":
-    """The trained model with its exact weights, in evaluation mode; trained again where only 16-bit ones are stored."""
+    """The trained model with its exact weights, in evaluation mode; trained again where they are not stored."""
     import torch
 
-    from tier import training
+    from tier import models, runtime
 
-    arrays = ensure(store, "train", experiment, context, [WEIGHTS]).arrays(WEIGHTS)
-    problem, _ = target_sets(experiment.data, experiment.split)
-    model = training.start(problem, experiment.model, experiment.train).model
-    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
-    return model.eval()
+    trained = ensure(store, "train", experiment, context, [WEIGHTS])
+    blank = torch.zeros(3), torch.ones(3)  # the pixels' mean and spread are among the weights
+    model = models.build(experiment.model, trained.metrics["classes"], *blank)
+    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in trained.arrays(WEIGHTS).items()})
+    return model.to(runtime.device()).to(memory_format=torch.channels_last).eval()
+
+
+def undefended(e: Experiment, seed: int | None = None) -> Experiment:
+    """The same experiment without any defense, with the same training seed or another."""
+    train = e.train if seed is None else e.train.model_copy(update={"seed": seed})
+    return e.with_(defense=Defense(), train=train)
 
 
 @dataclass(frozen=True)
@@ -273,60 +293,86 @@ def _train(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
     return files, metrics
 
 
-def _trajectory(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    from tier import explainers, runtime, trajectories
+def _maps(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """Maps of the explainer and of all that the same passes give."""
+    from tier import explainers, runtime
 
     of = _evaluated(store, e, context)
     with runtime.session(e.train.threads):
-        paths = trajectories.trajectories(
-            of.model, of.images, of.labels, e.trajectory, e.explain, progress=context.step("following trajectories")
+        made = explainers.attributions(
+            e.explain, of.model, of.images, of.labels, progress=context.step(f"explaining ({e.explain.name})")
         )
+    place = {"index": of.rows, "member": of.member.astype(np.uint8), "target": made.target}
+    flat = {name: int(gallery.degenerate(maps).sum()) for name, maps in made.maps.items()}
+    return {"maps.safetensors": made.maps | place}, {"degenerate_maps": flat, "images": len(of.rows)}
+
+
+def _attributions(store: Store, e: Experiment, of: _Evaluated, context: Context) -> np.ndarray:
+    """The maps `(N, H, W)` of the experiment's explainer: cheap ones are made anew, others read from `maps`."""
+    from tier import explainers
+
+    if e.explain.name not in CHEAP or find(store, "maps", e, [MAPS]) is not None:
+        return ensure(store, "maps", e, context, [MAPS]).arrays(MAPS)[e.explain.name]
+    step = context.step("explaining")
+    return explainers.attributions(e.explain, of.model, of.images, of.labels, progress=step).maps[e.explain.name]
+
+
+def _cam_layer(e: Experiment, of: _Evaluated) -> str | None:
+    """The layer that a class activation map comes from; None for other explainers."""
+    from tier import explainers, runtime
+
+    if e.explain.name not in ("gradcam", "gradcampp"):
+        return None
+    first = runtime.as_pixels(of.images[:1].to(runtime.device()))
+    return e.explain.cam_layer or explainers.default_layer(of.model, first)
+
+
+def _trajectory(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    from tier import runtime, trajectories
+
+    of = _evaluated(store, e, context)
+    with runtime.session(e.train.threads):
+        maps = _attributions(store, e, of, context)
+        paths = trajectories.trajectories(
+            of.model, of.images, of.labels, maps, e.trajectory, progress=context.step("following trajectories")
+        )
+        layer = _cam_layer(e, of)
     samples = {"index": of.rows, "member": of.member}
     for order in trajectories.ORDERS:
         samples |= {f"{order}_{i}": column.astype(np.float32) for i, column in enumerate(getattr(paths, order).T)}
-    layer = None
-    if e.explain.name == "gradcam":
-        first = runtime.as_pixels(of.images[:1].to(runtime.device()))
-        layer = e.explain.cam_layer or explainers.default_layer(of.model, first)
     files = {
         "samples.parquet": pd.DataFrame(samples),
         "curves.parquet": trajectories.curves(paths, of.member, e.trajectory.levels),
         "difference.parquet": trajectories.differences(paths, of.member, e.trajectory.levels),
     }
-    return files, {"degenerate_maps": int(paths.degenerate.sum()), "cam_layer": layer, "images": len(of.rows)}
+    flat = int(gallery.degenerate(maps).sum())
+    return files, {"degenerate_maps": flat, "cam_layer": layer, "images": len(of.rows)}
 
 
 def _divergence(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    from tier import divergence, runtime
+    from tier import divergence, explainers, runtime
 
     of = _evaluated(store, e, context)
     with runtime.session(e.train.threads):
-        values = divergence.divergences(
-            of.model, of.images, of.labels, e.divergence, progress=context.step("measuring KL")
-        )
+        if e.explain.name == "gradient":  # the paper's profile, with a reduction of its own
+            plain = Explain(channel_reduction=e.divergence.channel_reduction)
+            maps = explainers.attributions(plain, of.model, of.images, of.labels).maps["gradient"]
+        else:
+            maps = _attributions(store, e, of, context)
+        values = divergence.divergences(of.model, of.images, maps, e.divergence, progress=context.step("measuring KL"))
     columns = {f"kl_{i}": column.astype(np.float32) for i, column in enumerate(values.T)}
     files = {
         "profile.parquet": divergence.profile(values, of.member, e.divergence),
         "samples.parquet": pd.DataFrame({"index": of.rows, "member": of.member, **columns}),
     }
-    return files, {"images": len(of.rows)}
+    return files, {"images": len(of.rows), "degenerate_maps": int(gallery.degenerate(maps).sum())}
 
 
 def _audit(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     from tier.attacks import agp
 
     context.step("auditing")(0.0)
-    paths = ensure(store, "trajectory", e, context, ["samples.parquet"]).frame("samples.parquet")
-    trained = ensure(store, "train", e, context, ["samples.parquet"])
-    table, classes = trained.frame("samples.parquet"), trained.record["metrics"]["classes"]
-    levels = range(len(e.trajectory.levels))
-    features = agp.Features(
-        paths[[f"morf_{i}" for i in levels]].to_numpy(np.float64),
-        paths[[f"lerf_{i}" for i in levels]].to_numpy(np.float64),
-        table["loss"].to_numpy(np.float64),
-        table["predicted"].to_numpy(np.int64),
-        classes,
-    )
+    features, table = _features(store, e, context)
     member = table["member"].to_numpy(bool)
     scores = agp.audit(features, member, e.audit)
     frame = pd.DataFrame(
@@ -338,16 +384,33 @@ def _audit(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
             "holdout": scores.holdout,
         }
     )
-    kept = [f"{order}_{i}" for order in ("morf", "lerf") for i in levels]
+    kept = [f"{order}_{i}" for order in ("morf", "lerf") for i in range(len(e.trajectory.levels))]
     metrics = agp.figures(scores, member) | {"features": [name for name, k in zip(kept, scores.kept, strict=True) if k]}
     return {"scores.parquet": frame}, metrics
+
+
+def _features(store: Store, e: Experiment, context: Context) -> tuple["agp.Features", pd.DataFrame]:
+    """What the audit sees of the target's images, and their rows of train/samples.parquet."""
+    from tier.attacks import agp
+
+    paths = ensure(store, "trajectory", e, context, ["samples.parquet"]).frame("samples.parquet")
+    trained = ensure(store, "train", e, context, ["samples.parquet"])
+    table, levels = trained.frame("samples.parquet"), range(len(e.trajectory.levels))
+    features = agp.Features(
+        paths[[f"morf_{i}" for i in levels]].to_numpy(np.float64),
+        paths[[f"lerf_{i}" for i in levels]].to_numpy(np.float64),
+        table["loss"].to_numpy(np.float64),
+        table["predicted"].to_numpy(np.int64),
+        trained.metrics["classes"],
+    )
+    return features, table
 
 
 def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     """The run replayed: what it would have been worth, and leaked, had it stopped at each epoch (SPEC 6)."""
     import torch
 
-    from tier import defenses, training, trajectories
+    from tier import defenses, explainers, training, trajectories
     from tier.attacks import agp
 
     problem, _ = target_sets(e.data, e.split)
@@ -361,7 +424,8 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
         row = {"epoch": state.epoch, **training.evaluate(state.model, problem)}
         if state.epoch in stops:
             state.model.eval()
-            paths = trajectories.trajectories(state.model, images, labels, e.trajectory, e.explain)
+            maps = explainers.attributions(e.explain, state.model, images, labels).maps[e.explain.name]
+            paths = trajectories.trajectories(state.model, images, labels, maps, e.trajectory)
             table = training.sample_table(state.model, problem)
             features = agp.Features(
                 paths.morf.astype(np.float32), paths.lerf.astype(np.float32), table["loss"], table["predicted"],
@@ -377,23 +441,185 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
     return {"path.parquet": pd.DataFrame(rows)}, {"epochs": state.epoch}
 
 
-def _maps(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    from tier import explainers, runtime, trajectories
+def _gallery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """What pages show of the first images of either group: maps, removal steps, curves."""
+    from tier import runtime
 
     of = _evaluated(store, e, context)
-    members, nonmembers = np.flatnonzero(of.member)[:GALLERY], np.flatnonzero(~of.member)[:GALLERY]
-    chosen = np.concatenate([members, nonmembers])
-    images = runtime.as_pixels(of.images[chosen].to(runtime.device()))
-    labels = of.labels[chosen].to(runtime.device())
+    paths = ensure(store, "trajectory", e, context, ["samples.parquet"]).frame("samples.parquet")
+    rows = np.concatenate([np.flatnonzero(of.member)[:GALLERY], np.flatnonzero(~of.member)[:GALLERY]])
     with runtime.session(e.train.threads):
-        target = trajectories.explained_class(of.model, images, labels, e.explain)
-        maps = explainers.explain(e.explain, of.model, images, target)
-    arrays = {
-        "maps": maps.cpu().numpy().astype(np.float16),
-        "index": of.rows[chosen],
-        "member": of.member[chosen].astype(np.uint8),
+        maps = _attributions(store, e, of, context)[rows]
+        frame, _ = _looks(e, of.model, of.images[rows], of.labels[rows], maps)
+        layer = _cam_layer(e, of)
+    curves = paths.iloc[rows].reset_index(drop=True)
+    frame = pd.concat([curves[["index", "member"]], frame, curves.drop(columns=["index", "member"])], axis=1)
+    metrics = {"height": maps.shape[1], "width": maps.shape[2], "cam_layer": layer}
+    return {"gallery.parquet": frame}, metrics | {"degenerate_maps": int(gallery.degenerate(maps).sum())}
+
+
+def _looks(
+    e: Experiment, model: "nn.Module", images: "Tensor", labels: "Tensor", maps: np.ndarray
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """Predictions, maps and removal steps of a few images as columns, and the log probabilities `(N, K)`."""
+    import torch
+
+    from tier import explainers, runtime, trajectories
+
+    where = runtime.device()
+    x, y = runtime.as_pixels(images.to(where)), labels.to(where)
+    target = explainers.explained_class(model, x, y, e.explain)
+    steps = trajectories.removal_steps(torch.from_numpy(maps).to(where), x, e.trajectory)
+    with torch.inference_mode():
+        log_p = model(x).double().log_softmax(1).cpu().numpy()
+    columns = {"label": labels.numpy(), "predicted": log_p.argmax(1), "confidence": np.exp(log_p.max(1))}
+    columns |= {"target": target.cpu().numpy()}
+    frame = pd.DataFrame(columns).astype({"confidence": np.float32})
+    coded = gallery.encode(maps, {order: step.cpu().numpy() for order, step in steps.items()})
+    return frame.assign(**coded), log_p
+
+
+def _inspect(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """One image under every explainer at its default settings, with its curves."""
+    import torch
+
+    from tier import explainers, runtime, trajectories
+
+    model = model_of(store, e, context)
+    pixels, member, label = _inspected(store, e, context)
+    image, y = torch.from_numpy(pixels[None]), torch.tensor([label])
+    frames, layer = [], None
+    step = context.step("explaining the image")
+    done = 0
+    with runtime.session(e.train.threads):
+        for family in FAMILY_HEADS:
+            view = e.with_(explain=Explain(name=family))
+            for name, maps in explainers.attributions(view.explain, model, image, y).maps.items():
+                frame, log_p = _looks(view, model, image, y, maps)
+                paths = trajectories.trajectories(model, image, y, maps, e.trajectory)
+                for order in trajectories.ORDERS:
+                    values = getattr(paths, order)[0].astype(np.float32)
+                    frame = frame.assign(**{f"{order}_{i}": value for i, value in enumerate(values)})
+                frames.append(frame.assign(explainer=name))
+                done += 1
+            step(done / len(EXPLAINER_SETTINGS))
+        layer = explainers.default_layer(model, runtime.as_pixels(image.to(runtime.device())))
+    table = pd.concat(frames, ignore_index=True).assign(index=-1 if e.inspect.row is None else e.inspect.row)
+    table["member"] = pd.array([member] * len(table), dtype="boolean")
+    first = table.iloc[0]
+    metrics = {
+        "label": label,
+        "predicted": int(first["predicted"]),
+        "confidence": float(first["confidence"]),
+        "probabilities": np.exp(log_p[0]).tolist(),
+        "loss": float(-log_p[0, label]),
+        "height": pixels.shape[1],
+        "width": pixels.shape[2],
+        "cam_layer": layer,
     }
-    return {"maps.safetensors": arrays}, {"degenerate_maps": int(explainers.degenerate(maps).sum())}
+    return {"inspect.parquet": table}, metrics
+
+
+def _inspected(store: Store, e: Experiment, context: Context) -> tuple[np.ndarray, bool | None, int]:
+    """The image asked for: pixels `(3, H, W)` uint8, whether it is a member (None: neither), the class explained.
+
+    Raises ValueError when the row is none of the target's, or the upload is no longer kept.
+    """
+    import torch
+
+    from tier import runtime
+
+    asked = e.inspect
+    if (asked.row is None) == (asked.upload is None):
+        raise ValueError("inspect one image: either a row of the data set or an upload")
+    if asked.row is not None:
+        problem, rows = target_sets(e.data, e.split)
+        found = np.flatnonzero(rows == asked.row)
+        if not len(found):
+            raise ValueError(
+                f"row {asked.row} is neither a member nor a non-member of the target; choose another image"
+            )
+        place = int(found[0])
+        source = dataset(e.data)
+        label = int(source.labels[asked.row]) if asked.label is None else asked.label
+        return source.images[asked.row].copy(), place < len(problem.members), label
+    pixels = uploads.read(store, str(asked.upload))
+    if asked.label is not None:
+        return pixels, None, asked.label
+    judge = model_of(store, undefended(e), context)
+    with torch.inference_mode():
+        logits = judge(runtime.as_pixels(torch.from_numpy(pixels[None]).to(runtime.device())))
+    return pixels, None, int(logits.argmax(1))
+
+
+def _judged(e: Experiment) -> bool:
+    """Whether the undefended model says which class of the image is explained."""
+    return e.inspect.upload is not None and e.inspect.label is None
+
+
+def _verdict(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """What the audit's classifiers think of an image that is not among the target's."""
+    from tier.attacks import agp
+
+    seen = ensure(store, "inspect", e, context)
+    row = seen.frame("inspect.parquet").set_index("explainer").loc[e.explain.name]
+    levels = range(len(e.trajectory.levels))
+    new = agp.Features(
+        np.array([[row[f"morf_{i}"] for i in levels]], np.float64),
+        np.array([[row[f"lerf_{i}"] for i in levels]], np.float64),
+        np.array([seen.metrics["loss"]]),
+        np.array([seen.metrics["predicted"]]),
+        ensure(store, "train", e, context).metrics["classes"],
+    )
+    context.step("asking the audit")(0.0)
+    features, table = _features(store, e, context)
+    scores = agp.score_new(features, table["member"].to_numpy(bool), e.audit, new)[0]
+    return {}, {"score": float(scores.mean()), "folds": scores.tolist()}
+
+
+def _fidelity(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """The defended model's maps beside the undefended one's, and beside what chance would give (SPEC 7)."""
+    from tier import fidelity
+
+    name, runs = e.explain.name, {"own": e, **{n: other for n, (_, other) in _compared(e).items() if n in _MODELS}}
+    held = {n: ensure(store, "maps", run, context, [MAPS]).arrays(MAPS) for n, run in runs.items()}
+    samples = {n: ensure(store, "train", runs[n], context, ["samples.parquet"]) for n in ("own", "reference")}
+    tables = {n: result.frame("samples.parquet") for n, result in samples.items()}
+    member = held["own"]["member"].astype(bool)
+    kept = e.fidelity.images
+    rows = np.concatenate([np.flatnonzero(member)[:kept], np.flatnonzero(~member)[:kept]])
+    agree = {n: (held[n]["target"] == held["reference"]["target"])[rows] for n in ("own", "second seed")}
+    maps = {n: arrays[name][rows] for n, arrays in held.items()}
+    context.step("comparing maps")(0.0)
+    scores = fidelity.table(
+        maps["own"], maps["reference"], maps["second seed"], agree["own"], e.fidelity.shuffle, agree["second seed"]
+    )
+    right = [(table["predicted"] == table["label"]).to_numpy()[rows] for table in tables.values()]
+    frame = tables["own"].iloc[rows][["index", "member", "label"]].reset_index(drop=True)
+    frame = frame.assign(correct=right[0] & right[1], agree=agree["own"])
+    frame = pd.concat([frame, scores], axis=1)
+    flat = {n.replace(" ", "_"): int(gallery.degenerate(values).sum()) for n, values in maps.items()}
+    means = {str(column): _mean_or_none(frame[column]) for column in scores}
+    return {"scores.parquet": frame}, means | {"degenerate_maps": flat, "images": len(rows)}
+
+
+def _mean_or_none(values: pd.Series) -> float | None:
+    return float(values.mean()) if values.notna().any() else None
+
+
+_MODELS = ("reference", "second seed")
+
+
+def _compared(e: Experiment) -> dict[str, tuple[str, Experiment]]:
+    """What fidelity reads of other runs: two undefended models of different seeds."""
+    second = e.fidelity.second_seed
+    reference = undefended(e)
+    control = undefended(e, e.train.seed + 1 if second is None else second)
+    return {
+        "reference": ("maps", reference),
+        "second seed": ("maps", control),
+        "reference train": ("train", reference),
+    }
 
 
 def _report(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -422,14 +648,44 @@ STAGES: dict[str, Stage] = {
         ("split",),
         _train,
     ),
-    "maps": Stage(1, lambda e: {"explain": e.explain.changed()}, ("train",), _maps),
+    "maps": Stage(
+        2,
+        lambda e: {"explain": e.explain.model_copy(update={"name": e.explain.family[0]}).changed()},
+        ("train",),
+        _maps,
+    ),
     "trajectory": Stage(
         1, lambda e: {"explain": e.explain.changed(), "trajectory": e.trajectory.changed()}, ("train",), _trajectory
     ),
-    "divergence": Stage(1, lambda e: {"divergence": e.divergence.changed()}, ("train",), _divergence),
+    "divergence": Stage(
+        1,
+        lambda e: (
+            {"divergence": e.divergence.changed()}
+            | ({} if e.explain.name == "gradient" else {"explain": e.explain.changed()})
+        ),
+        ("train",),
+        _divergence,
+    ),
     "audit": Stage(1, lambda e: {"audit": e.audit.changed()}, ("trajectory",), _audit),
     "path": Stage(1, lambda e: {}, ("audit",), _path),
     "report": Stage(2, lambda e: {}, ("divergence", "audit"), _report),
+    "gallery": Stage(1, lambda e: {}, ("trajectory",), _gallery),
+    "inspect": Stage(
+        1,
+        lambda e: {"inspect": e.inspect.changed(), "trajectory": e.trajectory.changed()},
+        ("train",),
+        _inspect,
+        lambda e: {"judge": ("train", undefended(e))} if _judged(e) else {},
+    ),
+    "verdict": Stage(1, lambda e: {}, ("inspect", "audit"), _verdict),
+    "fidelity": Stage(
+        1,
+        # which control is compared shows in the parents
+        lambda e: {"fidelity": e.fidelity.model_copy(update={"second_seed": None}).changed(), "name": e.explain.name},
+        ("maps", "train"),
+        _fidelity,
+        _compared,
+    ),
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tier.config import (
+    EXPLAINER_SETTINGS,
     Augmentation,
     Config,
     Data,
@@ -33,7 +34,7 @@ class Preset(Config):
     seeds: tuple[int, ...] = (0, 1, 2)
     lambdas: tuple[float, ...] = (0.0, 3.0, 5.0, 7.0, 9.0, 11.0, 15.0)
     betas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 3.0)
-    explainers: tuple[str, ...] = ("gradient", "gradcam")
+    explainers: tuple[str, ...] = ("gradient", "gradcam")  # computed and shipped; any other is computed on request
 
     def defense(self, name: str) -> Defense:
         """The preset's settings of a defense.
@@ -48,10 +49,17 @@ class Preset(Config):
         )
 
     def run(self, defense: str | Defense = "none", seed: int = 0) -> Experiment:
-        """The experiment of one defense and training seed."""
+        """The experiment of one defense and training seed; the preset's next seed is the control of its fidelity."""
         chosen = self.defense(defense) if isinstance(defense, str) else defense
         train = self.experiment.train.model_copy(update={"seed": seed})
-        return self.experiment.with_(defense=chosen, train=train)
+        following = self.seeds[(self.seeds.index(seed) + 1) % len(self.seeds)] if seed in self.seeds else seed
+        second = None if following == seed else following
+        fidelity = self.experiment.fidelity.model_copy(update={"second_seed": second})
+        return self.experiment.with_(defense=chosen, train=train, fidelity=fidelity)
+
+    def fidelity(self, defense: str | Defense, seed: int, explainer: str) -> Experiment:
+        """A run whose maps of one explainer are compared with the undefended model's."""
+        return self.run(defense, seed).set({"explain.name": explainer})
 
     def point(self, name: DefenseName, lam: float, beta: float, seed: int = 0) -> Experiment:
         """The experiment at one lambda and beta of `tier_reg` or `tier_full`.
@@ -163,6 +171,7 @@ register(
         ),
         # the most accurate lambda of the grid at beta 0.3; how much they leak does not differ clearly
         defenses=_defenses(Tier(lambda_=3.0)),
+        explainers=tuple(EXPLAINER_SETTINGS),
     )
 )
 _RESNET = Model(architecture="resnet18_imagenet")

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tier.config import Explain, Trajectory
-from tier.explainers import degenerate, explain
+from tier.config import Trajectory
 from tier.explainers.base import inspecting
 from tier.perturbation import OPERATORS, ranks, removal_importance, removed
 from tier.runtime import as_pixels
@@ -21,69 +20,69 @@ ORDERS = ("morf", "lerf")
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Log confidences of N images along both removal paths, `(N, L)` float64 each, and which maps were degenerate."""
+    """Log confidences of N images along both removal paths, `(N, L)` float64 each."""
 
     morf: NDArray[np.float64]
     lerf: NDArray[np.float64]
-    degenerate: NDArray[np.bool_]
 
 
 def trajectories(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
+    maps: NDArray[np.float32],
     settings: Trajectory,
-    explainer: Explain,
     batch_size: int = 250,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Trajectories:
-    """Trajectories of images `(N, C, H, W)`, uint8 or in [0, 1], labels `(N,)`.
+    """Trajectories of images `(N, C, H, W)`, uint8 or in [0, 1], labels `(N,)`, with their maps `(N, H, W)`.
 
     `T = (log p_y(x_0), ..., log p_y(x_n))` for removal from the top (MoRF) and the bottom (LeRF) of the order of
     eq. 1, at each level. The model is evaluated and left as found. Memory is bounded by the batch size. Calls
-    `progress(fraction done)` after each batch.
+    `progress(fraction done)` after each batch. Raises NoOrder, a ValueError, for a map that holds NaN.
     """
     where = next(model.parameters()).device
-    parts: dict[str, list[Tensor]] = {"morf": [], "lerf": [], "degenerate": []}
+    parts: dict[str, list[Tensor]] = {order: [] for order in ORDERS}
     with inspecting(model):
         for start in range(0, len(x), batch_size):
-            images = as_pixels(x[start : start + batch_size].to(where))
-            labels = y[start : start + batch_size].to(where)
-            maps = explain(explainer, model, images, explained_class(model, images, labels, explainer))
-            importance = removal_importance(maps, images, settings.alpha, settings.sign)
+            rows = slice(start, start + batch_size)
+            images, labels = as_pixels(x[rows].to(where)), y[rows].to(where)
+            steps = removal_steps(torch.from_numpy(maps[rows]).to(where), images, settings)
             for order in ORDERS:
-                parts[order].append(removal_path(model, images, labels, importance, order, settings).cpu())
-            parts["degenerate"].append(degenerate(maps).cpu())
+                parts[order].append(removal_path(model, images, labels, steps[order], settings).cpu())
             progress(min(1.0, (start + batch_size) / len(x)))
     joined = {name: torch.cat(values).numpy() for name, values in parts.items()}
-    return Trajectories(joined["morf"], joined["lerf"], joined["degenerate"])
+    return Trajectories(joined["morf"], joined["lerf"])
 
 
-def removal_path(
-    model: nn.Module, x: Tensor, y: Tensor, importance: Tensor, order: str, settings: Trajectory
-) -> Tensor:
-    """Log confidence of the label at each level, `(B, L)` float64, removing top (`morf`) or bottom (`lerf`) first."""
-    places = ranks(importance, descending=order == "morf").view_as(importance)  # (B, H, W)
+def removal_steps(maps: Tensor, x: Tensor, settings: Trajectory) -> dict[str, Tensor]:
+    """When each pixel goes, by order, `(B, H, W)` uint8: the place in `settings.levels` of the first level without it.
+
+    Pixels that no level removes get the number of levels. `maps` is `(B, H, W)`, `x` `(B, C, H, W)` in [0, 1].
+    """
+    importance = removal_importance(maps, x, settings.alpha, settings.sign)
+    counts = torch.tensor([removed(level, importance[0].numel()) for level in settings.levels], device=x.device)
+    found = {}
+    for order in ORDERS:
+        places = ranks(importance, descending=order == "morf").view_as(importance)
+        found[order] = torch.bucketize(places, counts, right=True).to(torch.uint8)  # how many counts are <= the place
+    return found
+
+
+def removal_path(model: nn.Module, x: Tensor, y: Tensor, steps: Tensor, settings: Trajectory) -> Tensor:
+    """Log confidence of the label at each level, `(B, L)` float64, when pixels go at their `steps` `(B, H, W)`."""
     operator = OPERATORS[settings.operator]
     columns = []
     with torch.inference_mode():
-        for level in settings.levels:
-            count = removed(level, importance[0].numel())
-            columns.append(log_confidence(model(operator(x, places < count) if count else x), y))
+        for place, level in enumerate(settings.levels):
+            count = removed(level, steps[0].numel())
+            columns.append(log_confidence(model(operator(x, steps <= place) if count else x), y))
     return torch.stack(columns, 1)
 
 
 def log_confidence(logits: Tensor, y: Tensor) -> Tensor:
     """log p_y in float64, `(B, K)`, `(B,)` -> `(B,)`."""
     return logits.double().log_softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
-
-
-def explained_class(model: nn.Module, x: Tensor, y: Tensor, explainer: Explain) -> Tensor:
-    """The class whose logit is explained: the label, or the model's own prediction."""
-    if explainer.target == "label":
-        return y
-    with torch.no_grad():  # not inference mode, whose tensors autograd refuses as an index
-        return model(x).argmax(1)
 
 
 def curves(paths: Trajectories, member: NDArray[np.bool_], levels: tuple[float, ...]) -> pd.DataFrame:

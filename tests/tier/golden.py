@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("golden.json")
 ROOT = Path(__file__).resolve().parents[2] / "tier"
 INPUT = ("splits.py", "data/*.py", "runtime.py")
 TRAINING = (*INPUT, "training.py", "perturbation.py", "models/*.py", "defenses/*.py", "explainers/base.py")
-EXPLAINING = (*INPUT, "trajectories.py", "perturbation.py", "explainers/*.py", "stats.py", "models/*.py")
+EXPLAINING = (*INPUT, "trajectories.py", "perturbation.py", "explainers/*.py", "stats.py", "models/*.py", "gallery.py")
 SOURCES = {
     "split": INPUT,
     "warmup": TRAINING,
@@ -24,6 +24,10 @@ SOURCES = {
     "maps": EXPLAINING,
     "trajectory": EXPLAINING,
     "divergence": ("divergence.py", *EXPLAINING),
+    "gallery": EXPLAINING,
+    "inspect": EXPLAINING,
+    "verdict": (*EXPLAINING, "attacks/agp.py"),
+    "fidelity": ("fidelity.py", *EXPLAINING),
     "audit": ("attacks/agp.py", "metrics.py", "stats.py"),
     "path": (*TRAINING, *EXPLAINING, "attacks/agp.py", "metrics.py"),
     "report": (),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tier import checkpoints, experiment, presets
-from tier.config import Augmentation, Defense, Experiment, Model, Tier
+from tier.config import EXPLAINER_SETTINGS, Augmentation, Defense, Experiment, Model, Tier
 from tier.context import Cancelled, Context
 from tier.store import Store
 
@@ -119,19 +119,6 @@ def test_need_of_a_file_that_no_stage_makes(store: Store) -> None:
         experiment.ensure(store, "split", tiny(), need=["nonsense.parquet"])
 
 
-def test_sixteen_bit_weights_are_not_computed_with(store: Store, tmp_path: Path) -> None:
-    e = experiment.pin(store, tiny(), load=True)
-    exact = experiment.ensure(store, "train", e)
-    light = Store(str(tmp_path / "light"))
-    half = {
-        n: a.astype(np.float16) if a.dtype == np.float32 else a for n, a in exact.arrays("weights.safetensors").items()
-    }
-    light.write("train", exact.key, {"weights_fp16.safetensors": half}, exact.record | {"files": {}})
-    over = Store(str(tmp_path / "over"), below=Store(light.url, read_only=True))
-    first = experiment.ensure(over, "trajectory", e).frame("samples.parquet")
-    assert first.equals(experiment.ensure(store, "trajectory", e).frame("samples.parquet"))
-
-
 def test_warm_up_is_shared_by_lambda_and_beta() -> None:
     base = presets.get("signs")
     keys = {experiment.key("warmup", base.point("tier_full", lam, beta)) for lam in (3.0, 9.0) for beta in (0.1, 0.5)}
@@ -157,7 +144,9 @@ def test_report_has_all_figures_and_every_stage_is_stored(store: Store) -> None:
         5,
         6,
     ]  # warm-up, then told again
-    assert {r.stage for r in store.ls()} == {*experiment.STAGES} - {"maps", "path"}
+    assert {r.stage for r in store.ls()} == {
+        "split", "warmup", "train", "trajectory", "divergence", "audit", "report",
+    }  # fmt: skip
     assert report.metrics["sizes"]["target_train"] == 40
     assert isinstance(report.metrics["notes"], list)
     again: list[dict[str, Any]] = []
@@ -190,20 +179,146 @@ def test_early_stopping_path_ends_at_the_run_itself(store: Store) -> None:
         assert last[figure] == pytest.approx(report[figure], abs=1e-9), figure
 
 
-def test_maps_are_those_of_the_explainer(store: Store) -> None:
+def _some(store: Store, e: Experiment, rows: Any) -> tuple[Any, Any, Any]:
+    """A run's model and the images and labels of some rows."""
     import torch
 
-    from tier import explainers, runtime
+    from tier import runtime
 
-    e = tiny(**{"explain.name": "gradcam", "data.image_size": 32})
-    found = experiment.ensure(store, "maps", e)
-    arrays = found.arrays("maps.safetensors")
-    assert arrays["maps"].shape == (2 * experiment.GALLERY, 32, 32)
     source = experiment.dataset(experiment.pin(store, e).data)
-    x = runtime.as_pixels(torch.from_numpy(source.images[arrays["index"][:3]]))
-    y = torch.from_numpy(source.labels[arrays["index"][:3]])
-    model = experiment.model_of(store, experiment.pin(store, e))
-    np.testing.assert_allclose(arrays["maps"][:3], explainers.explain(e.explain, model, x, y).numpy(), atol=2e-3)
+    x = runtime.as_pixels(torch.from_numpy(source.images[rows]))
+    return experiment.model_of(store, experiment.pin(store, e)), x, torch.from_numpy(source.labels[rows])
+
+
+def test_maps_are_those_of_the_explainer_and_its_family(store: Store) -> None:
+    from tier import explainers
+
+    e = tiny(**{"explain.name": "gradcampp", "data.image_size": 32})
+    arrays = experiment.ensure(store, "maps", e).arrays("maps.safetensors")
+    assert arrays["gradcam"].shape == arrays["gradcampp"].shape == (80, 32, 32)
+    model, x, y = _some(store, e, arrays["index"][:3])
+    for name in ("gradcam", "gradcampp"):
+        one = e.set({"explain.name": name})
+        assert experiment.ensure(store, "maps", one).arrays("maps.safetensors").keys() == arrays.keys()
+        expected = explainers.explain(one.explain, model, x, y).numpy()
+        np.testing.assert_allclose(arrays[name][:3], expected, atol=1e-4 * expected.max())
+    assert len(store.ls("maps")) == 1
+
+
+def test_a_trajectory_is_the_same_from_stored_maps(store: Store, tmp_path: Path) -> None:
+    e = tiny(**{"explain.name": "gradcam", "data.image_size": 32})
+    experiment.ensure(store, "maps", e)
+    other = Store(str(tmp_path / "other"))
+    frames = [experiment.ensure(s, "trajectory", e).frame("samples.parquet") for s in (store, other)]
+    assert not other.ls("maps")
+    assert frames[0].equals(frames[1])
+
+
+def test_a_gallery_shows_what_made_the_curves(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from tier import gallery, trajectories
+
+    monkeypatch.setattr(experiment, "GALLERY", 5)
+    e = tiny(**{"explain.name": "smoothgrad", "explain.samples": 4})
+    found = experiment.ensure(store, "gallery", e)
+    frame = found.frame("gallery.parquet")
+    assert frame["member"].tolist() == [True] * 5 + [False] * 5
+    samples = experiment.ensure(store, "trajectory", e).frame("samples.parquet").set_index("index")
+    arrays = experiment.ensure(store, "maps", e).arrays("maps.safetensors")
+    model, x, y = _some(store, e, frame["index"].to_numpy())
+    for place, row in enumerate(frame.to_dict("records")):
+        look = gallery.look(row, found.metrics["height"], found.metrics["width"])
+        exact = arrays["smoothgrad"][list(arrays["index"]).index(look.index)]
+        assert np.abs(look.map - exact).max() <= np.abs(exact).max() / 254 * 1.001
+        assert look.member == samples.loc[look.index, "member"]
+        logits = model(x[place : place + 1]).detach()
+        assert look.predicted == int(logits.argmax())
+        assert look.confidence == pytest.approx(float(logits.softmax(1).max()), rel=1e-4)
+        for order, steps in (("morf", look.morf), ("lerf", look.lerf)):
+            for level in (0, 3, 9):
+                gone = torch.from_numpy(steps <= level) if e.trajectory.levels[level] else torch.zeros(1, dtype=bool)
+                fill = x[place].mean((1, 2), keepdim=True)
+                changed = torch.where(gone, fill, x[place])[None]
+                expected = trajectories.log_confidence(model(changed), y[place : place + 1])
+                assert look.paths[order][level] == pytest.approx(float(expected.detach()), abs=1e-4)
+                assert samples.loc[look.index, f"{order}_{level}"] == look.paths[order][level]
+
+
+def test_one_image_inspected_is_the_same_as_among_the_others(store: Store) -> None:
+    from tier import gallery
+
+    e = tiny()
+    curves = experiment.ensure(store, "trajectory", e).frame("samples.parquet")
+    for place in (0, len(curves) - 1):
+        row = int(curves["index"][place])
+        found = experiment.ensure(store, "inspect", e.set({"inspect.row": row}))
+        frame = found.frame("inspect.parquet")
+        assert set(frame["explainer"]) == set(EXPLAINER_SETTINGS)
+        seen = frame.set_index("explainer").loc["gradient"].to_dict()
+        look = gallery.look(seen, found.metrics["height"], found.metrics["width"])
+        assert look.member == (place == 0)
+        expected = [curves[f"morf_{i}"][place] for i in range(10)]
+        np.testing.assert_allclose(look.paths["morf"], expected, atol=2e-2)
+        assert sum(found.metrics["probabilities"]) == pytest.approx(1.0)
+        assert found.metrics["loss"] == pytest.approx(-look.paths["morf"][0], abs=1e-4)
+
+
+def test_an_upload_is_explained_for_what_the_undefended_model_sees(store: Store) -> None:
+    from tier import uploads
+
+    e = tiny(Defense(name="augmentation"))
+    pixels = experiment.dataset(experiment.pin(store, e).data).images[3]
+    name = uploads.keep(store, pixels)
+    asked = e.set({"inspect.upload": name})
+    found = experiment.ensure(store, "inspect", asked)
+    model, x, _ = _some(store, experiment.undefended(e), [3])
+    assert found.metrics["label"] == int(model(x).argmax())
+    assert found.frame("inspect.parquet")["member"].isna().all()
+    assert (found.frame("inspect.parquet")["index"] == -1).all()
+    verdict = experiment.ensure(store, "verdict", asked).metrics
+    assert len(verdict["folds"]) == e.audit.folds
+    assert verdict["score"] == pytest.approx(np.mean(verdict["folds"]))
+    other = experiment.ensure(store, "inspect", asked.set({"inspect.label": 2}))
+    assert other.metrics["label"] == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"inspect.upload": "0" * 64}, "upload it again"),
+        ({"inspect.row": 10**6}, "neither a member nor a non-member"),
+        ({}, "either a row of the data set or an upload"),
+    ],
+)
+def test_what_cannot_be_inspected_is_said(store: Store, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        experiment.ensure(store, "inspect", tiny().set(asked))
+
+
+def test_fidelity_compares_with_the_undefended_model_and_its_second_seed(store: Store) -> None:
+    from skimage.metrics import structural_similarity
+
+    e = tiny(Defense(name="augmentation"), **{"fidelity.images": 6, "fidelity.second_seed": 5})
+    found = experiment.ensure(store, "fidelity", e)
+    frame = found.frame("scores.parquet")
+    assert frame["member"].tolist() == [True] * 6 + [False] * 6
+    runs = [e, experiment.undefended(e), experiment.undefended(e, 5)]
+    held = [experiment.ensure(store, "maps", run).arrays("maps.safetensors") for run in runs]
+    right = [experiment.ensure(store, "train", run).frame("samples.parquet").set_index("index") for run in runs[:2]]
+    for row in frame.to_dict("records"):
+        place = list(held[0]["index"]).index(row["index"])
+        own, reference, second = (arrays["gradient"][place].astype(float) for arrays in held)
+        scaled = [(m - m.min()) / (m.max() - m.min()) for m in (own, reference, second)]
+        assert row["ssim"] == pytest.approx(structural_similarity(*scaled[:2], data_range=1), abs=1e-5)
+        assert row["mse_second_seed"] == pytest.approx(((scaled[1] - scaled[2]) ** 2).mean(), rel=1e-5)
+        cosine = (own * reference).sum() / np.linalg.norm(own) / np.linalg.norm(reference)
+        assert row["cosine_unscaled"] == pytest.approx(cosine, abs=1e-5)
+        assert row["correct"] == all(f.loc[row["index"], "predicted"] == row["label"] for f in right)
+    assert frame["agree"].all()
+    assert found.metrics["ssim"] == pytest.approx(frame["ssim"].mean(), rel=1e-5)
+    other = e.set({"fidelity.second_seed": 6})
+    assert experiment.key("fidelity", experiment.pin(store, other)) != found.key
 
 
 def test_a_pinned_fingerprint_is_verified(store: Store) -> None:

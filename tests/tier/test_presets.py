@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tier import presets
-from tier.config import Defense, Experiment, Tier, Train, stage_key
+from tier.config import Defense, Experiment, Fidelity, Tier, Train, stage_key
 from tier.presets import Preset
 
 
@@ -43,11 +43,11 @@ def test_the_registry_refuses_duplicates_and_lists_the_valid_names(monkeypatch: 
         presets.get("sings")
 
 
-def test_a_run_differs_from_the_experiment_by_defense_and_seed_only() -> None:
+def test_a_run_differs_from_the_experiment_by_defense_seed_and_control_only() -> None:
     made = toy().run("tier_reg", seed=2)
     assert made.defense == toy().defenses[2]
     assert made.train == Train(epochs=7, seed=2)
-    assert made.with_(defense=Defense(), train=Train(epochs=7)) == toy().experiment
+    assert made.with_(defense=Defense(), train=Train(epochs=7), fidelity=Fidelity()) == toy().experiment
     assert toy().run(Defense(name="augmentation")).defense.name == "augmentation"
 
 

@@ -1,6 +1,7 @@
 """MoRF and LeRF confidences against removing pixels one by one (section IV, eq. 1 and 2)."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,9 @@ from torch import Tensor, nn
 from tests.tier.test_perturbation import slow_order, slow_total_variation
 from tests.tier.toys import images, labels, net, plain_net
 from tier.config import Explain, Trajectory
-from tier.explainers import explain
-from tier.trajectories import (
-    Trajectories,
-    curves,
-    differences,
-    explained_class,
-    log_confidence,
-    trajectories,
-)
+from tier.explainers import attributions, explain, explained_class
+from tier.gallery import degenerate
+from tier.trajectories import Trajectories, curves, differences, log_confidence, removal_steps, trajectories
 
 
 def slow_trajectories(
@@ -53,6 +48,20 @@ def slow_trajectories(
     return made
 
 
+def followed(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: Trajectory,
+    explainer: Explain,
+    size: int = 250,
+    progress: Callable[[float], None] = lambda fraction: None,
+) -> Trajectories:
+    """Explain the images, then follow their trajectories."""
+    maps = attributions(explainer, model, x, y).maps[explainer.name]
+    return trajectories(model, x, y, maps, settings, size, progress)
+
+
 @pytest.mark.parametrize(
     ("settings", "explainer"),
     [
@@ -67,19 +76,31 @@ def slow_trajectories(
 def test_against_removing_pixel_by_pixel(settings: Trajectory, explainer: Explain) -> None:
     model, x, y = plain_net(), images(5, 9, 11), labels(5)
     expected = slow_trajectories(model, x, y, settings, explainer)
-    made = trajectories(model, x, y, settings, explainer, batch_size=2)
+    made = followed(model, x, y, settings, explainer, 2)
     np.testing.assert_allclose(made.morf, expected["morf"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(made.lerf, expected["lerf"], rtol=1e-4, atol=1e-5)
     assert made.morf.dtype == made.lerf.dtype == np.float64
-    maps = explain(explainer, model, x, y if explainer.target == "label" else model(x).argmax(1))
-    assert made.degenerate.tolist() == [len(set(one.flatten().tolist())) == 1 for one in maps]
+
+
+def test_steps_are_the_first_level_that_removes_a_pixel() -> None:
+    settings, x = Trajectory(levels=(0.0, 0.2, 0.5), alpha=0.1), images(3, 5, 7)
+    maps = torch.rand(3, 5, 7, generator=torch.Generator().manual_seed(1)) - 0.5
+    made = removal_steps(maps, x, settings)
+    for b in range(3):
+        importance = maps[b].double() / maps[b].abs().max() - 0.1 * torch.from_numpy(slow_total_variation(x[b]))
+        for order, steps in made.items():
+            removal = slow_order(importance, descending=order == "morf")
+            counts = [0, 7, 18]  # of 35 pixels
+            expected = [next((i for i in range(3) if removal.index(p) < counts[i]), 3) for p in range(35)]
+            assert steps[b].flatten().tolist() == expected
+            assert steps.dtype == torch.uint8
 
 
 def test_the_settings_and_the_orders_differ() -> None:
     """So that the comparison above could have failed for each."""
     model, x, y = plain_net(), images(5, 9, 11), labels(5)
     made = [
-        trajectories(model, x, y, settings, explainer)
+        followed(model, x, y, settings, explainer)
         for settings, explainer in [
             (Trajectory(), Explain()), (Trajectory(alpha=0.0), Explain()), (Trajectory(operator="zero"), Explain()),
             (Trajectory(), Explain(target="predicted")), (Trajectory(), Explain(channel_reduction="abs_mean")),
@@ -94,7 +115,7 @@ def test_removing_what_matters_most_hurts_more_than_removing_what_matters_least(
     model, x = net(), images(30)
     with torch.no_grad():
         y = model(x).argmax(1)
-    made = trajectories(model, x, y, Trajectory(alpha=0.0), Explain())
+    made = followed(model, x, y, Trajectory(alpha=0.0), Explain())
     assert made.morf[:, 1].mean() < made.lerf[:, 1].mean()
     assert (made.morf[:, 0] == made.lerf[:, 0]).all()
 
@@ -103,8 +124,8 @@ def test_removing_what_matters_most_hurts_more_than_removing_what_matters_least(
 def test_the_batch_size_does_not_matter_and_progress_is_told(size: int) -> None:
     model, x, y = net(), images(7), labels(7)
     told: list[float] = []
-    made = trajectories(model, x, y, Trajectory(), Explain(), size, told.append)
-    expected = trajectories(model, x, y, Trajectory(), Explain())
+    made = followed(model, x, y, Trajectory(), Explain(), size, told.append)
+    expected = followed(model, x, y, Trajectory(), Explain())
     np.testing.assert_allclose(made.morf, expected.morf, atol=1e-4)
     assert told == sorted(told)
     assert told[-1] == 1.0
@@ -114,19 +135,19 @@ def test_the_batch_size_does_not_matter_and_progress_is_told(size: int) -> None:
 def test_uint8_pixels_are_255ths() -> None:
     model, y = net(), labels(3)
     raw = (images(3) * 255).to(torch.uint8)
-    first = trajectories(model, raw, y, Trajectory(), Explain())
-    second = trajectories(model, raw.float() / 255, y, Trajectory(), Explain())
+    first = followed(model, raw, y, Trajectory(), Explain())
+    second = followed(model, raw.float() / 255, y, Trajectory(), Explain())
     assert (first.morf == second.morf).all()
 
 
 @pytest.mark.parametrize("target", ["label", "predicted"])
 def test_the_model_is_evaluated_and_left_as_found(target: Any) -> None:
     model, x, y = net(), images(4), labels(4)
-    expected = trajectories(model, x, y, Trajectory(), Explain(target=target))
+    expected = followed(model, x, y, Trajectory(), Explain(target=target))
     model.train()
     model.body.block1.eval()
     state, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
-    made = trajectories(model, x, y, Trajectory(), Explain(target=target))
+    made = followed(model, x, y, Trajectory(), Explain(target=target))
     assert (made.morf == expected.morf).all()
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -135,27 +156,26 @@ def test_the_model_is_evaluated_and_left_as_found(target: Any) -> None:
 
 def test_a_constant_image_goes_by_pixel_index_and_is_not_moved_by_its_mean() -> None:
     model = net()
-    made = trajectories(model, torch.full((1, 3, 16, 16), 0.5), labels(1), Trajectory(), Explain())
+    made = followed(model, torch.full((1, 3, 16, 16), 0.5), labels(1), Trajectory(), Explain())
     np.testing.assert_allclose(made.morf, made.morf[:, :1].repeat(10, 1), atol=1e-5)
 
 
-def test_degenerate_maps_are_flagged_and_ranked_by_pixel_index() -> None:
+def test_degenerate_maps_are_ranked_by_pixel_index() -> None:
     model = plain_net()
     with torch.no_grad():
         model[-1].weight[1] = 0.0  # class 1 has the same logit for every image
-    x = images(3, 8, 8)
-    made = trajectories(model, x, torch.tensor([0, 1, 2]), Trajectory(alpha=0.0), Explain())
-    assert made.degenerate.tolist() == [False, True, False]
+    x, y = images(3, 8, 8), torch.tensor([0, 1, 2])
+    made = followed(model, x, y, Trajectory(alpha=0.0), Explain())
+    assert degenerate(attributions(Explain(), model, x, y).maps["gradient"]).tolist() == [False, True, False]
     assert made.morf[1].tolist() == made.lerf[1].tolist()
     assert made.morf[0].tolist() != made.lerf[0].tolist()
 
 
 def test_nan_maps_are_refused() -> None:
-    model = plain_net()
-    with torch.no_grad():
-        model[-1].weight[0, 0] = float("nan")
+    maps = np.zeros((2, 16, 16), np.float32)
+    maps[1, 3, 3] = np.nan
     with pytest.raises(ValueError, match="NaN"):
-        trajectories(model, images(2), torch.zeros(2, dtype=torch.int64), Trajectory(), Explain())
+        trajectories(plain_net(), images(2), torch.zeros(2, dtype=torch.int64), maps, Trajectory())
 
 
 def test_confident_predictions_do_not_tie() -> None:
@@ -183,7 +203,7 @@ class TestTables:
         rng = np.random.default_rng(0)
         member = np.arange(90) % 3 == 0
         paths = [np.log(rng.uniform(0.2, 0.5, (90, 2)) + gap * member[:, None]) for _ in range(2)]
-        return Trajectories(paths[0], paths[1], np.zeros(90, bool)), member
+        return Trajectories(paths[0], paths[1]), member
 
     def test_curves_are_means_of_confidence_with_their_intervals(self) -> None:
         paths, member = self._paths(0.3)

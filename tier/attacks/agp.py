@@ -118,6 +118,23 @@ def audit(features: Features, member: NDArray[np.bool_], config: Audit) -> Audit
     return AuditScores(holdout, crossfit, fold, kept)
 
 
+def score_new(features: Features, member: NDArray[np.bool_], config: Audit, new: Features) -> Array:
+    """Log odds of membership of images outside the audit's own, one column per classifier of its folds, `(N, folds)`.
+
+    Each classifier is the one that `audit` fits for that fold, so scores compare with `AuditScores.crossfit`.
+    """
+    joined = Features(
+        np.concatenate([features.morf, new.morf]), np.concatenate([features.lerf, new.lerf]),
+        np.concatenate([features.loss, new.loss]), np.concatenate([features.predicted, new.predicted]),
+        features.classes,
+    )  # fmt: skip
+    rows = np.arange(len(member))
+    inside = np.concatenate([member, np.zeros(len(new.loss), bool)])  # what is said of the new rows is not looked at
+    asked = np.arange(len(member), len(inside))
+    folds = StratifiedKFold(config.folds, shuffle=True, random_state=config.seed).split(rows, member)
+    return np.stack([fit_score(joined, inside, train, asked, config)[0] for train, _ in folds], 1)
+
+
 def figures(scores: AuditScores, member: NDArray[np.bool_]) -> dict[str, float]:
     """Balanced accuracy and AUC of the held-out 20 % (`audit_*`, the paper's figure) and of the cross-fitted scores.
 
