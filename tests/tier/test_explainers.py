@@ -1,16 +1,26 @@
 """Maps against captum, and the contract: whole batches, deterministic, the model left as found."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, get_args
 
 import pytest
 import torch
 from captum.attr import LayerAttribution, LayerGradCam, Saliency
 from torch import Tensor, nn
 
-from tests.tier.toys import images, labels, net, plain_net
-from tier.config import ArchitectureName, Explain
-from tier.explainers import REGISTRY, default_layer, degenerate, explain
+from tests.tier.toys import images, labels, net, pictures, plain_net, smooth_net
+from tier.config import EXPLAINER_SETTINGS, FAMILIES, ArchitectureName, Explain, ExplainerName
+from tier.explainers import (
+    REGISTRY,
+    attributions,
+    default_layer,
+    degenerate,
+    explain,
+    explain_family,
+    explained_class,
+)
+from tier.explainers.base import ROWS, flat_baseline, passes
 from tier.explainers.cam import gradcam
 from tier.explainers.gradient import gradient
 
@@ -24,6 +34,7 @@ every_architecture = pytest.mark.parametrize(
     ],
 )
 every_explainer = pytest.mark.parametrize("name", sorted(REGISTRY))
+NEVER_NEGATIVE = {"gradient", "vargrad", "gradcam", "gradcampp"}
 
 
 @every_architecture
@@ -85,14 +96,19 @@ def _everything(model: nn.Module) -> dict[str, Any]:
     }
 
 
-@every_explainer
-def test_the_model_is_left_as_found(name: Any) -> None:
-    model, x, y = net(), images(2), labels(2)
+def _lived_in(model: Any) -> Any:
+    """The model with mixed modes, a frozen layer and a gradient that somebody may still need."""
     model.train()
     model.body.block1.eval()
     model.body.block2.bn1.eval()
     model.body.fc.requires_grad_(False)
     model.body.block3.conv1.weight.grad = torch.ones_like(model.body.block3.conv1.weight)
+    return model
+
+
+@every_explainer
+def test_the_model_is_left_as_found(name: Any) -> None:
+    model, x, y = _lived_in(net()), pictures(2), labels(2)
     before, pixels = _everything(model), x.clone()
     made = explain(Explain(name=name), model, x, y)
     assert _everything(model) == before
@@ -101,6 +117,19 @@ def test_the_model_is_left_as_found(name: Any) -> None:
     assert not made.requires_grad
     model.eval()
     torch.testing.assert_close(explain(Explain(name=name), model, x, y), made)  # maps are those of evaluation mode
+
+
+@every_explainer
+def test_the_model_is_left_as_found_when_it_fails(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(features: Tensor) -> Tensor:
+        raise RuntimeError("out of memory")
+
+    model = _lived_in(net())
+    before = _everything(model)
+    monkeypatch.setattr(model.body.fc, "forward", fail)  # after the layers that carry hooks
+    with pytest.raises(RuntimeError, match="out of memory"):
+        explain(Explain(name=name), model, pictures(2), labels(2))
+    assert _everything(model) == before
 
 
 @pytest.mark.parametrize(
@@ -119,25 +148,27 @@ def test_a_wrong_layer_is_refused_and_leaves_the_model_as_found(layer: str, mess
 
 
 def test_an_unknown_explainer_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="no explainer named 'lrp'; there are gradient, gradcam"):
+    with pytest.raises(ValueError, match="no explainer named 'lrp'; there are gradient, smoothgrad, vargrad, gradcam"):
         explain(Explain.model_construct(name="lrp"), net(), images(1), labels(1))
 
 
 @every_explainer
 def test_maps_do_not_depend_on_the_batch_and_repeat(name: Any) -> None:
-    model, x, y = net(), images(3, 16, 24), labels(3)
+    model, x, y = net(), pictures(3, 16, 24), torch.tensor([2, 0, 2])
+    x[1] = images(1, 16, 24)[0]  # of white noise, a single superpixel
     made = explain(Explain(name=name), model, x, y)
     assert made.shape == (3, 16, 24)
-    assert (made >= 0).all()
+    assert made.dtype == torch.float32
+    assert (made >= 0).all() or name not in NEVER_NEGATIVE
     assert torch.equal(explain(Explain(name=name), model, x, y), made)
     for b in range(3):
         alone = explain(Explain(name=name), model, x[b : b + 1], y[b : b + 1])
-        torch.testing.assert_close(alone[0], made[b], rtol=1e-4, atol=1e-4 * float(made.max()))
+        torch.testing.assert_close(alone[0], made[b], rtol=1e-4, atol=1e-4 * float(made.abs().max()))
 
 
 @every_explainer
 def test_gradients_may_be_off_outside(name: Any) -> None:
-    model, x, y = net(), images(2), labels(2)
+    model, x, y = net(), pictures(2), labels(2)
     expected = explain(Explain(name=name), model, x, y)
     with torch.no_grad():
         assert torch.equal(explain(Explain(name=name), model, x, y), expected)
@@ -150,7 +181,7 @@ def _correlation(a: Tensor, b: Tensor) -> float:
 
 @every_explainer
 def test_maps_follow_the_weights_and_the_class(name: Any) -> None:
-    x, y = images(6), labels(6)
+    x, y = pictures(6, seed=3), labels(6)
     made = explain(Explain(name=name), net(seed=0), x, y)
     others = [explain(Explain(name=name), net(seed=1), x, y), explain(Explain(name=name), net(seed=0), x, (y + 1) % 4)]
     for other in others:
@@ -161,12 +192,166 @@ def test_maps_follow_the_weights_and_the_class(name: Any) -> None:
     assert _correlation(made, explain(Explain(name=name), model, x, y)) < 0.9
 
 
+OTHER: dict[str, Any] = {
+    "channel_reduction": "abs_mean", "signed": False, "cam_layer": "body.block1", "samples": 7, "noise": 0.4,
+    "steps": 5, "baseline": "mean", "segments": 9, "compactness": 0.1, "perturbations": 50, "kernel_width": 1.0,
+    "ridge": 20.0, "seed": 3,
+}  # fmt: skip
+
+
+@every_explainer
+def test_exactly_the_settings_listed_act(name: Any) -> None:
+    model, x, y = net(), pictures(2, 16, 24), labels(2)
+    assert set(OTHER) == set(Explain.model_fields) - {"name", "target"}
+    made = explain(Explain(name=name), model, x, y)
+    for setting, value in OTHER.items():
+        changed = explain(Explain(name=name, **{setting: value}), model, x, y)
+        assert torch.equal(changed, made) == (setting not in EXPLAINER_SETTINGS[name]), setting
+
+
+def test_every_name_is_registered() -> None:
+    assert list(REGISTRY) == list(EXPLAINER_SETTINGS) == list(get_args(ExplainerName))
+
+
+@every_explainer
+def test_a_family_s_maps_are_those_of_its_members(name: Any) -> None:
+    model, x, y = net(), pictures(2), labels(2)
+    config = Explain(name=name, seed=4, samples=6, steps=4)
+    family = explain_family(config, model, x, y)
+    assert tuple(family) == config.family
+    for member, maps in family.items():
+        assert torch.equal(maps, explain(config.model_copy(update={"name": member}), model, x, y))
+        assert not maps.requires_grad
+    assert len({tuple(maps.flatten().tolist()) for maps in family.values()}) == len(family)
+
+
+@contextmanager
+def _rows(model: nn.Module) -> Iterator[list[int]]:
+    """The images in each forward pass."""
+    seen: list[int] = []
+    handle = model.register_forward_pre_hook(lambda _module, inputs: seen.append(len(inputs[0])))
+    yield seen
+    handle.remove()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_costs_no_more_passes_than_a_member(family: tuple[ExplainerName, ...]) -> None:
+    model, x, y = net(), pictures(2), labels(2)
+    costs = []
+    for call in (explain, explain_family):
+        with _rows(model) as seen:
+            call(Explain(name=family[0]), model, x, y)
+        costs.append(seen)
+    assert costs[0] == costs[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "draws"), [("smoothgrad", 25), ("integrated_gradients", 32), ("shap", 25), ("lime", 300)]
+)
+def test_passes_join_draws_up_to_a_bound(name: ExplainerName, draws: int) -> None:
+    model = smooth_net()
+    for batch in (1, 20, ROWS + 4):
+        with _rows(model) as seen:
+            explain(Explain(name=name), model, pictures(batch, 8, 8), labels(batch))
+        assert sum(seen) == draws * batch
+        assert max(seen) <= max(ROWS, batch)
+        assert len(seen) == -(-draws // max(1, ROWS // batch))
+
+
+def test_passes() -> None:
+    assert list(passes(5, 128)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(passes(3, 1000)) == [slice(0, 1), slice(1, 2), slice(2, 3)]
+    assert list(passes(300, 1)) == [slice(0, 256), slice(256, 300)]
+
+
+@every_explainer
+@pytest.mark.parametrize("channels", [1, 2])
+def test_any_number_of_channels_and_an_odd_shape(name: Any, channels: int) -> None:
+    model, x = smooth_net(channels), pictures(2, 11, 19, channels=channels)
+    maps = explain(Explain(name=name), model, x, labels(2))
+    assert maps.shape == (2, 11, 19)
+    assert not degenerate(maps).all()  # Grad-CAM may find nothing for a class
+
+
+@every_explainer
+@pytest.mark.parametrize("baseline", ["zero", "mean"])
+def test_flat_images_and_images_with_few_colours_are_explained_or_flagged(name: Any, baseline: Any) -> None:
+    flat = torch.cat([torch.full((1, 3, 16, 16), value) for value in (0.0, 0.3, 1.0)])
+    halves = pictures(1)
+    halves[..., :8], halves[..., 8:] = 0.2, 0.7
+    x = torch.cat([flat, halves])
+    maps = explain(Explain(name=name, baseline=baseline), net(), x, labels(4))
+    assert torch.isfinite(maps).all()
+    assert not degenerate(maps)[3]
+    if name in ("integrated_gradients", "lime"):  # nothing to add or to remove: no rounding error may pass for a map
+        assert degenerate(maps).tolist() == [True, baseline == "mean", baseline == "mean", False]
+
+
 @every_explainer
 def test_a_model_that_ignores_its_input_has_degenerate_maps(name: Any) -> None:
     model = net()
     nn.init.zeros_(model.body.fc.weight)
-    assert degenerate(explain(Explain(name=name), model, images(3), labels(3))).all()
-    assert not degenerate(explain(Explain(name=name), net(), images(3), labels(3))).all()
+    assert degenerate(explain(Explain(name=name), model, pictures(3), labels(3))).all()
+    assert not degenerate(explain(Explain(name=name), net(), pictures(3), labels(3))).all()
+
+
+@every_explainer
+def test_a_model_of_nan_has_degenerate_maps(name: Any) -> None:
+    model = net()
+    model.body.block2.conv1.weight.data[0, 0, 0, 0] = float("nan")
+    maps = explain(Explain(name=name), model, pictures(3), labels(3))
+    assert maps.shape == (3, 16, 16)
+    assert degenerate(maps).all()
+
+
+@pytest.mark.parametrize("name", ["gradcam", "gradcampp"])
+def test_a_class_that_no_feature_speaks_for_has_a_degenerate_map(name: Any) -> None:
+    model = net()
+    model.body.fc.weight.data = model.body.fc.weight.abs()
+    model.body.fc.weight.data[1] *= -1
+    maps = explain(Explain(name=name), model, pictures(3, 32, 32), torch.tensor([0, 1, 2]))
+    assert (maps[1] == 0).all()
+    assert degenerate(maps).tolist() == [False, True, False]
+
+
+def test_the_mean_of_a_flat_image_is_its_colour_to_the_bit() -> None:
+    x = torch.full((1, 3, 37, 41), 0.1) * torch.tensor([1.0, 3.0, 7.0]).view(1, 3, 1, 1)
+    assert torch.equal(flat_baseline(x, "mean").expand_as(x), x)
+    assert torch.equal(flat_baseline(x, "zero"), torch.zeros(1, 3, 1, 1))
+
+
+def test_the_explained_class() -> None:
+    model, x, y = net(), pictures(6, 32, 32), labels(6)
+    assert torch.equal(explained_class(model, x, y, Explain()), y)
+    assert torch.equal(explained_class(model, x, y, Explain(target="predicted")), model(x).argmax(1))
+
+
+class TestAttributions:
+    @every_explainer
+    def test_do_not_depend_on_the_split_into_batches(self, name: Any) -> None:
+        model, y = net().train(), labels(5)
+        x = (pictures(5, 16, 24) * 255).to(torch.uint8)
+        config = Explain(name=name, target="predicted", perturbations=40, samples=6)
+        whole, split = attributions(config, model, x, y), attributions(config, model, x, y, batch_size=2)
+        assert model.training
+        expected = model.eval()(x / 255).argmax(1)
+        assert whole.target.tolist() == split.target.tolist() == expected.tolist()
+        assert whole.target.dtype == "int64"
+        assert tuple(whole.maps) == config.family
+        for member, maps in whole.maps.items():
+            assert maps.shape == (5, 16, 24) and maps.dtype == "float32"
+            peak = float(abs(maps).max())
+            single = explain(config.model_copy(update={"name": member}), model, x / 255, expected)
+            torch.testing.assert_close(torch.from_numpy(maps), single, rtol=1e-4, atol=1e-4 * peak)
+            torch.testing.assert_close(torch.from_numpy(split.maps[member]), single, rtol=1e-4, atol=1e-4 * peak)
+
+    def test_tell_how_far_they_are_and_take_floats(self) -> None:
+        told: list[float] = []
+        x = pictures(5)
+        found = attributions(Explain(), net(), x, labels(5), batch_size=2, progress=told.append)
+        assert told == [0.4, 0.8, 1.0]
+        assert found.target.tolist() == labels(5).tolist()
+        assert attributions(Explain(), net(), x[:0], labels(0)).maps["gradient"].shape == (0, 16, 16)
 
 
 def test_degenerate_maps() -> None:

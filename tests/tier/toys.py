@@ -57,3 +57,19 @@ def problem(count: int = 24, classes: int = 4, height: int = 8, width: int = 8, 
     noise = torch.randint(0, 120, (2 * count, 3, height, width), generator=draw)
     pixels = (noise + 100 * label.view(-1, 1, 1, 1) // classes).to(torch.uint8)
     return Problem(pixels[:count], label[:count], pixels[count:], label[count:], classes)
+
+
+def pictures(count: int = 4, height: int = 16, width: int = 16, seed: int = 0, channels: int = 3) -> Tensor:
+    """Smooth random colours in [0, 1], `(count, channels, height, width)`: superpixels find regions in them."""
+    coarse = torch.rand(count, channels, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return nn.functional.interpolate(coarse, (height, width), mode="bilinear")
+
+
+def smooth_net(channels: int = 3, classes: int = 4, seed: int = 0) -> nn.Module:
+    """As `plain_net`, for any number of channels and moderate weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(channels, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 6, 3, padding=1), nn.Softplus(),
+            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(96, classes),
+        )  # fmt: skip

@@ -9,16 +9,51 @@ from tier.explainers.base import inspecting
 SMALLEST_MAP = 4
 
 
-def gradcam(model: nn.Module, x: Tensor, target: Tensor, layer: str | None = None) -> Tensor:
-    """Grad-CAM (Selvaraju et al. 2017, eq. 1 and 2): `(B, C, H, W)`, `(B,)` -> `(B, H, W)`, never negative.
+def cams(model: nn.Module, x: Tensor, target: Tensor, layer: str | None = None) -> tuple[Tensor, Tensor]:
+    """Grad-CAM and Grad-CAM++ from one pass: `(B, C, H, W)`, `(B,)` -> two maps `(B, H, W)`, never negative.
 
-    Weights are the spatial means of the gradient; the rectified weighted sum is scaled up bilinearly. `layer` names a
-    submodule; None takes `default_layer`.
+    The rectified weighted sum of the layer's feature maps is scaled up bilinearly. `layer` names a submodule; None
+    takes `default_layer`.
     """
     activations, gradients = layer_pass(model, x, target, layer or default_layer(model, x))
-    weights = gradients.mean((2, 3), keepdim=True)  # (B, D, 1, 1)
+    size = (x.shape[-2], x.shape[-1])
+    return (
+        _weighted(activations, mean_weights(gradients), size),
+        _weighted(activations, plus_plus_weights(activations, gradients), size),
+    )
+
+
+def gradcam(model: nn.Module, x: Tensor, target: Tensor, layer: str | None = None) -> Tensor:
+    """Grad-CAM (Selvaraju et al. 2017, eq. 1 and 2), as `cams` gives it."""
+    return cams(model, x, target, layer)[0]
+
+
+def gradcampp(model: nn.Module, x: Tensor, target: Tensor, layer: str | None = None) -> Tensor:
+    """Grad-CAM++ (Chattopadhay et al. 2018, eq. 5 and 19), as `cams` gives it."""
+    return cams(model, x, target, layer)[1]
+
+
+def mean_weights(gradients: Tensor) -> Tensor:
+    """Grad-CAM's weight of each feature map: the spatial mean of its gradient, `(B, D, h, w)` -> `(B, D, 1, 1)`."""
+    return gradients.mean((2, 3), keepdim=True)
+
+
+def plus_plus_weights(activations: Tensor, gradients: Tensor) -> Tensor:
+    """Grad-CAM++'s weight of each feature map, `(B, D, h, w)` twice -> `(B, D, 1, 1)`.
+
+    Eq. 5 and 19 with Y = exp(S), S the logit: w = sum_ij alpha_ij relu(dY/dA_ij), where alpha_ij = d2Y/dA_ij2 /
+    (2 d2Y/dA_ij2 + sum_ab(A_ab) d3Y/dA_ij3). Where S is piecewise linear in A, with g = dS/dA, the derivatives of Y are
+    exp(S) g, exp(S) g^2 and exp(S) g^3, so alpha = g^2 / (2 g^2 + sum(A) g^3) = 1 / (2 + sum(A) g). The factor exp(S)
+    that is left scales an image's whole map and would overflow; it is left out, as is usual.
+    """
+    denominator = 2 + activations.sum((2, 3), keepdim=True) * gradients  # g^2 cancelled, as it underflows for small g
+    safe = torch.where(denominator == 0, torch.ones_like(denominator), denominator)  # only where g < 0 or A < 0
+    return (gradients.relu() / safe).sum((2, 3), keepdim=True)
+
+
+def _weighted(activations: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
     coarse = (weights * activations).sum(1, keepdim=True).relu()  # (B, 1, h, w)
-    return F.interpolate(coarse, x.shape[-2:], mode="bilinear", align_corners=False).squeeze(1)
+    return F.interpolate(coarse, size, mode="bilinear", align_corners=False).squeeze(1)
 
 
 def layer_pass(model: nn.Module, x: Tensor, target: Tensor, layer: str) -> tuple[Tensor, Tensor]:

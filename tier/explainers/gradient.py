@@ -1,10 +1,9 @@
 """The plain gradient map: how much a small change of each pixel moves the explained logit."""
 
-import torch
 from torch import Tensor, nn
 
 from tier.config import ChannelReduction
-from tier.explainers.base import inspecting
+from tier.explainers.base import input_gradient, inspecting
 
 
 def gradient(model: nn.Module, x: Tensor, target: Tensor, channel_reduction: ChannelReduction = "mean_abs") -> Tensor:
@@ -13,7 +12,5 @@ def gradient(model: nn.Module, x: Tensor, target: Tensor, channel_reduction: Cha
     `mean_abs` is mean_c |g| (Algorithm 1's A), `abs_mean` |mean_c g| (section V-A).
     """
     with inspecting(model):
-        leaf = x.detach().requires_grad_()
-        score = model(leaf).float().gather(1, target.unsqueeze(1)).sum()
-        (grad,) = torch.autograd.grad(score, leaf)
+        grad = input_gradient(model, x, target)
     return grad.abs().mean(1) if channel_reduction == "mean_abs" else grad.mean(1).abs()
