@@ -1,7 +1,9 @@
-"""Command line: `python -m tier presets | run | sweep | show | engine | store`."""
+"""Command line: `python -m tier presets | run | sweep | show | fidelity | engine | store`."""
 
 import json
+import shlex
 import time
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +18,8 @@ from tier.config import DefenseName, Experiment
 from tier.context import Context
 from tier.presets import Preset
 from tier.store import Store, StoreError
-from tier.summary import markdown, rows, summarize
+from tier.summary import as_markdown, fidelity_rows, fidelity_runs, markdown, rows, summarize
+from tier.summary import fidelity as fidelity_summary
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TIER: train, explain, attack, compare.")
 store_app = typer.Typer(no_args_is_help=True, help="Look at, check and clean the store of results.")
@@ -115,6 +118,48 @@ def show(
     out.print(table)
     if missing:
         out.print(f"Not in the store: {', '.join(missing)}. Compute with: python -m tier run {preset}")
+
+
+@app.command()
+def fidelity(
+    preset: str,
+    settings: SetOption = None,
+    defense: DefenseOption = None,
+    explainer: Annotated[list[str] | None, typer.Option(help="Only this explainer. Repeatable.")] = None,
+    seed: SeedOption = None,
+    compute: Annotated[bool, typer.Option("--compute", help="Compute first what is not stored.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    in_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Print how like the undefended model's maps the defended models' are: means with 95 % intervals beside controls.
+
+    The controls: the map of another image, and the undefended model of another training seed.
+    """
+    chosen = presets.get(preset)
+    changed(chosen.experiment, settings, _OPTIONS | {"explain.name": "--explainer"})  # refuses what cannot be set
+    where, wanted = demo.open_store(store), assignments(settings)
+    runs = list(fidelity_runs(chosen, defense, explainer, seed, wanted))
+    if compute:
+        _compute(where, [(f"{name} seed {number} {view}", "fidelity", e) for name, view, number, e in runs])
+    summary = fidelity_summary(where, chosen, defense, explainer, seed, wanted)
+    again = ["python", "-m", "tier", "fidelity", preset, "--compute"]
+    again += [f"--set={item}" for item in settings or []] + [f"--seed={number}" for number in seed or []]
+    again += ["--store", store] if store else []
+    missing = {}
+    for name, view in dict.fromkeys(one[:2] for one in runs):
+        entry = summary.get(name, {}).get(view)
+        if entry is None or "seeds" in entry["refused"]:
+            what = "not in this store" if entry is None else f"seeds {entry['refused']['seeds']}"
+            missing[f"{name}.{view}"] = f"{what}: {shlex.join([*again, '--defense', name, '--explainer', view])}"
+    if as_json:
+        print(json.dumps({"preset": preset, "defenses": summary, "refused": missing}, indent=2, allow_nan=False))
+    elif in_markdown:
+        print(as_markdown(fidelity_rows(summary)))
+    else:
+        _print_fidelity(summary)
+        if missing:
+            out.print(f"Missing: {', '.join(missing)}. Compute with: {shlex.join(again)}", soft_wrap=True, markup=False)
 
 
 @app.command("engine")
@@ -225,6 +270,25 @@ def _sentence(mistake: Exception) -> str:
 
 def _explained(e: Experiment, explainer: str) -> Experiment:
     return e.set({"explain.name": explainer})
+
+
+def _print_fidelity(summary: dict[str, dict[str, Any]]) -> None:
+    lines = fidelity_rows(summary)
+    table = Table(*lines[0])
+    for before, row in pairwise(lines):  # the explainer and the defense once for their four metrics
+        table.add_row(*(["", ""] if row[:2] == before[:2] else row[:2]), *row[2:])
+    out.print(table)
+    out.print("mean: defended against undefended, all images; both right: images that both models get right.")
+    out.print("Controls: against the undefended map of another image; two undefended models of different seeds.")
+    notes: dict[str, list[str]] = {}
+    for defense, views in summary.items():
+        for explainer, entry in views.items():
+            right = {f"both right, {name}": reason for name, reason in entry["correct"]["refused"].items()}
+            for name, reason in (entry["refused"] | right).items():
+                notes.setdefault(f"{name}: {reason}", []).append(f"{explainer} {defense}")
+    everyone = sum(map(len, summary.values()))
+    for note, whose in notes.items():
+        out.print(f"{note} ({'all' if len(whose) == everyone else ', '.join(whose)})", soft_wrap=True, markup=False)
 
 
 def _regularizer(name: str) -> DefenseName:

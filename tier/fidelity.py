@@ -10,29 +10,20 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from skimage.metrics import structural_similarity
 
+from tier.gallery import degenerate
 from tier.stats import Array
 
 METRICS = ("ssim", "mse", "cosine", "cosine_unscaled")
 CONTROLS = ("shuffled", "second_seed")
 WINDOW = 7  # pixels on a side of the SSIM window, scikit-image's default
 
-Flags = NDArray[np.bool_]
-
-
-def degenerate(maps: ArrayLike) -> Flags:
-    """Which maps `(N, H, W)` cannot be scaled or compared: all equal, or holding NaN or infinity; `(N,)`."""
-    flat = _flat(maps)
-    finite = np.isfinite(flat).all(1)
-    return ~finite | (flat.max(1) == flat.min(1))
-
 
 def unit(maps: ArrayLike) -> Array:
     """Each map `(N, H, W)` scaled by its own least and largest value to [0, 1]; NaN throughout where degenerate."""
     stack = _stack(maps)
-    scaled = np.full_like(stack, np.nan)
-    sound = stack[~degenerate(stack)]
-    low, high = sound.min((1, 2), keepdims=True), sound.max((1, 2), keepdims=True)
-    scaled[~degenerate(stack)] = (sound - low) / (high - low)
+    scaled, sound = np.full_like(stack, np.nan), ~degenerate(stack)
+    low, high = (bound(stack[sound], axis=(1, 2), keepdims=True) for bound in (np.min, np.max))
+    scaled[sound] = (stack[sound] - low) / (high - low)
     return scaled
 
 
@@ -121,9 +112,10 @@ def table(
     for name, flags in (("agree", own), ("second_agree", control)):
         if flags.shape != (len(b),):
             raise ValueError(f"{name} has shape {flags.shape}, not one value for each of the {len(b)} images")
+    others = b[shuffled(len(b), seed)]
     parts = (
         ("", scores(a, b), own),
-        ("_shuffled", scores(a, b[shuffled(len(b), seed)]), own),
+        ("_shuffled", scores(a, others), own),
         ("_second_seed", scores(b, c), control),
     )
     return pd.DataFrame({
@@ -140,11 +132,6 @@ def _stack(maps: ArrayLike) -> Array:
     return stack
 
 
-def _flat(maps: ArrayLike) -> Array:
-    stack = _stack(maps)
-    return stack.reshape(len(stack), stack.shape[1] * stack.shape[2])
-
-
 def _pairs(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array, Array]:
     """The pairs that can be compared, both sides `(M, H, W)`, and the `(N,)` result: NaN where one cannot, else 0."""
     a, b = _stack(first), _stack(second)
@@ -156,6 +143,6 @@ def _pairs(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array, Array]:
 
 def _directions(maps: Array) -> Array:
     """Unit vectors `(N, H * W)`; scaled by the largest value first, whose square might leave the range of floats."""
-    flat = _flat(maps)
+    flat = maps.reshape(len(maps), maps.shape[1] * maps.shape[2])
     scaled = flat / np.abs(flat).max(1, keepdims=True)
     return scaled / np.linalg.norm(scaled, axis=1, keepdims=True)

@@ -132,10 +132,10 @@ def seed_mean_interval(seeds: Sequence[Array], resamples: int = 500, seed: int =
     there = np.isfinite(means)
     with np.errstate(invalid="ignore"):
         held = np.where(there, means, 0.0).sum(1) / there.sum(1)  # (R, L), 0 / 0 where no drawn seed has a value
-    low, high = np.full((2, held.shape[1]), np.nan)
-    some = np.isfinite(held).any(0)
-    low[some], high[some] = np.nanquantile(held[:, some], [0.025, 0.975], axis=0)
-    return low, high
+    bounds = np.full((2, held.shape[1]), np.nan)
+    if (some := np.isfinite(held).any(0)).any():
+        bounds[:, some] = np.nanquantile(held[:, some], [0.025, 0.975], axis=0)
+    return bounds[0], bounds[1]
 
 
 def _resampled_means(values: Array, times: int, rng: np.random.Generator) -> Array:

@@ -1,16 +1,18 @@
 """A preset's stored results in figures: means over seeds with intervals that resample seeds, then images (SPEC 0)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from tier import experiment
 from tier.attacks import gap, loss
-from tier.config import Experiment
+from tier.config import EXPLAINER_SETTINGS, Experiment
+from tier.fidelity import CONTROLS, METRICS
 from tier.metrics import auc, balanced_accuracy
 from tier.presets import Preset
-from tier.stats import Array, seed_interval
+from tier.stats import Array, seed_interval, seed_mean_interval
 from tier.store import Store
 
 FIGURES = (
@@ -51,7 +53,12 @@ def rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
 
 def markdown(summary: dict[str, dict[str, Any]]) -> str:
     """`rows` as a Markdown table."""
-    header, *body = rows(summary)
+    return as_markdown(rows(summary))
+
+
+def as_markdown(table: list[list[str]]) -> str:
+    """A header row and its body as a Markdown table."""
+    header, *body = table
     lines = [header, ["---"] * len(header), *body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -129,3 +136,140 @@ _STATISTICS: dict[str, Callable[[dict[str, Array]], float]] = {
     "audit_balanced_accuracy": lambda g: balanced_accuracy(g["members"], g["nonmembers"]),
     "audit_auc": lambda g: auc(g["members"], g["nonmembers"]),
 }
+
+
+# ---- fidelity of maps
+
+
+SCORES = "scores.parquet"
+_COMPARED = {"mean": "", **{control: f"_{control}" for control in CONTROLS}}  # name -> suffix of its columns
+_STATISTICS_OF_MAPS = [f"{metric}{suffix}" for metric in METRICS for suffix in _COMPARED.values()]
+_UNFIT = "a map is constant or not finite"
+_SCORE_COLUMNS = ["correct", "agree", *_STATISTICS_OF_MAPS]
+
+
+def fidelity_runs(
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    explainers: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Iterator[tuple[str, str, int, Experiment]]:
+    """(defense, explainer, seed, experiment) of every comparison asked for; None means all that the preset names.
+
+    Raises ValueError for an explainer or defense that does not exist, and for `none`, which is the reference.
+    """
+    for name in explainers or ():
+        if name not in EXPLAINER_SETTINGS:
+            raise ValueError(f"no explainer named '{name}'; there are {', '.join(EXPLAINER_SETTINGS)}")
+    compared = [defense.name for defense in preset.defenses if defense.name != "none"]
+    for defense in defenses or compared:
+        if defense == "none":
+            raise ValueError(f"'none' is what the others are compared with; choose one of {', '.join(compared)}")
+        for explainer in explainers or preset.explainers:
+            for seed in seeds or preset.seeds:
+                yield defense, explainer, seed, preset.fidelity(defense, seed, explainer).set(settings or {})
+
+
+def fidelity(
+    store: Store,
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    explainers: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Per defense and explainer with stored scores: how like the undefended model's its maps are (SPEC 7).
+
+    Each of METRICS holds `mean`, its 95 % `interval`, and the same of both controls: `shuffled`, `shuffled_interval`,
+    `second_seed`, `second_seed_interval`. `n` counts the pairs compared, of all `seeds`; `refused` says what is left
+    out and why. `correct` holds the same for the images that both models get right.
+    Raises ValueError for a defense or explainer that does not exist. Comparisons not in the store are left out.
+    """
+    found: dict[tuple[str, str], dict[int, pd.DataFrame | None]] = {}
+    views = explainers or list(EXPLAINER_SETTINGS)  # those that the preset does not name may be stored too
+    for defense, explainer, seed, e in fidelity_runs(preset, defenses, views, seeds, settings):
+        result = experiment.find(store, "fidelity", e, [SCORES])
+        tables = found.setdefault((defense, explainer), {})
+        tables[seed] = None if result is None else result.frame(SCORES, _SCORE_COLUMNS)
+    out: dict[str, dict[str, dict[str, Any]]] = {}
+    for (defense, explainer), tables in found.items():
+        if any(table is not None for table in tables.values()):
+            out.setdefault(defense, {})[explainer] = _likeness(tables)
+    return out
+
+
+def fidelity_rows(summary: dict[str, dict[str, dict[str, Any]]]) -> list[list[str]]:
+    """Explainer, defense and metric down; the score beside its controls, and over correct images, across, as text."""
+    header = ["explainer", "defense", "metric", "mean", "other image", "other seed", "both right"]
+    explainers = dict.fromkeys(name for views in summary.values() for name in views)
+    body = [
+        [explainer, defense, metric, *_likeness_cells(views[explainer], metric)]
+        for explainer in explainers
+        for defense, views in summary.items()
+        if explainer in views
+        for metric in METRICS
+    ]
+    return [header, *body]
+
+
+def _likeness_cells(entry: dict[str, Any], metric: str) -> list[str]:
+    of, right = entry[metric], entry["correct"][metric]
+    controls = [_cell(of[name], of[f"{name}_interval"]) for name in CONTROLS]
+    return [_cell(of["mean"], of["interval"]), *controls, _cell(right["mean"], right["interval"])]
+
+
+def _likeness(tables: dict[int, pd.DataFrame | None]) -> dict[str, Any]:
+    """One defense and explainer over its seeds, of which one at least is there: all images, and the correct ones."""
+    held = {seed: table for seed, table in tables.items() if table is not None}
+    refused = {}
+    if missing := [seed for seed in tables if seed not in held]:
+        refused["seeds"] = f"not in this store: {', '.join(map(str, missing))}"
+    if len(held) == 1:
+        refused["intervals over seeds"] = "one seed only: the intervals resample images alone"
+    entry = _of_images(list(held.values()))
+    right = _of_images([table[table["correct"].to_numpy(bool)] for table in held.values()])
+    return entry | {"seeds": sorted(held), "refused": refused | entry["refused"], "correct": right}
+
+
+def _of_images(tables: list[pd.DataFrame]) -> dict[str, Any]:
+    """METRICS of the images of each seed, beside their controls and with intervals; `n` and `refused`."""
+    values = [table[_STATISTICS_OF_MAPS].to_numpy(np.float64) for table in tables]
+    mean = _mean_there(np.stack([_mean_there(of_seed) for of_seed in values]))  # of the seeds' means
+    bounds = zip(mean, *seed_mean_interval(values), strict=True)
+    out: dict[str, Any] = {metric: {} for metric in METRICS}
+    refused = _left_out(pd.concat(tables))
+    places = ((metric, name) for metric in METRICS for name in _COMPARED)
+    for (metric, name), (value, low, high) in zip(places, bounds, strict=True):
+        there = bool(np.isfinite(value))
+        out[metric][name] = float(value) if there else None
+        out[metric]["interval" if name == "mean" else f"{name}_interval"] = [float(low), float(high)] if there else None
+        if not there:
+            refused[f"{metric}.{name}"] = "no pair of maps can be compared"
+    return out | {"n": sum(int(of_seed[METRICS[0]].notna().sum()) for of_seed in tables), "refused": refused}
+
+
+def _mean_there(values: Array) -> Array:
+    """Column means `(L,)` over the values that are not NaN; NaN where there is none."""
+    there = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        mean: Array = np.where(there, values, 0.0).sum(0) / there.sum(0)
+    return mean
+
+
+def _left_out(table: pd.DataFrame) -> dict[str, str]:
+    """What the means over these pairs are without, and why."""
+    if table.empty:
+        return {"images": "there are none of this kind"}
+    refused, agree = {}, table["agree"].to_numpy(bool)
+    if not agree.all():
+        refused["other class"] = f"{(~agree).sum()} of {len(agree)} pairs left out: they explain different classes"
+    for name, suffix in _COMPARED.items():
+        lacking = table[[f"{metric}{suffix}" for metric in METRICS]].isna().any(axis=1).to_numpy()
+        if name != "second_seed":  # the defense does not matter to that control, and where it disagrees is not kept
+            lacking = lacking & agree
+        if lacking.any():
+            of = "degenerate maps" if name == "mean" else f"degenerate maps.{name}"
+            refused[of] = f"{lacking.sum()} of {len(agree)} pairs left out: {_UNFIT}"
+            refused[of] += ", or they explain different classes" if name == "second_seed" else ""
+    return refused

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from tier import cli, data, demo, experiment, presets
 from tier.config import Defense, Experiment, Model, Tier
+from tier.fidelity import METRICS
 from tier.presets import Preset
 from tier.store import Store
 from tier.summary import FIGURES
@@ -232,3 +234,93 @@ def test_assignments_are_json_or_text() -> None:
 def test_presets_are_listed() -> None:
     listed = CliRunner().invoke(cli.app, ["presets"])
     assert listed.exit_code == 0 and "gtsrb" in listed.output
+
+
+def compared(store: Store, *arguments: str) -> dict:
+    result = CliRunner().invoke(cli.app, ["fidelity", "tiny", "--json", "--store", store.url, *arguments])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def likened(store: Store) -> Store:
+    """The same store, after `fidelity --compute` of one defense and the preset's explainers."""
+    compared(store, "--compute", "--defense", "tier_reg")
+    return store
+
+
+def test_fidelity_prints_each_metric_beside_its_controls(likened: Store) -> None:
+    shown = compared(likened)
+    assert shown["preset"] == "tiny"
+    assert shown["defenses"].keys() == {"tier_reg"}
+    assert shown["defenses"]["tier_reg"].keys() == {"gradient", "gradcam"}
+    for entry in shown["defenses"]["tier_reg"].values():
+        assert entry["seeds"] == [0, 1]
+        for of in (entry, entry["correct"]):
+            for metric in METRICS:
+                for name in ("mean", "shuffled", "second_seed"):
+                    value, interval = of[metric][name], of[metric]["interval" if name == "mean" else f"{name}_interval"]
+                    assert interval[0] <= value <= interval[1]
+        assert entry["correct"]["n"] < entry["n"] <= 2 * 80
+
+
+def test_fidelity_means_are_those_of_the_stored_scores(likened: Store, preset: Preset) -> None:
+    found = [experiment.find(likened, "fidelity", preset.fidelity("tier_reg", seed, "gradcam")) for seed in (0, 1)]
+    tables = [result.frame("scores.parquet") for result in found if result is not None]
+    shown = compared(likened)["defenses"]["tier_reg"]["gradcam"]
+    for metric in METRICS:
+        assert shown[metric]["mean"] == pytest.approx(sum(table[metric].mean() for table in tables) / 2, rel=1e-5)
+        right = sum(table.loc[table["correct"], metric].mean() for table in tables) / 2
+        assert shown["correct"][metric]["mean"] == pytest.approx(right, rel=1e-5)
+
+
+def test_fidelity_says_what_is_missing_and_how_to_compute_it(likened: Store) -> None:
+    asked = ["--defense", "tier_full", "--explainer", "gradcam", "--seed", "0", "--set", "train.epochs=2"]
+    shown = compared(likened, *asked)
+    assert shown["defenses"] == {}
+    (reason,) = shown["refused"].values()
+    assert shown["refused"].keys() == {"tier_full.gradcam"}
+    what, _, command = reason.partition(": ")
+    assert what == "not in this store"
+    assert command.startswith("python -m tier fidelity tiny --compute ")
+    result = CliRunner().invoke(cli.app, [*shlex.split(command)[3:], "--json"])  # the command as it is printed
+    assert result.exit_code == 0, result.output
+    assert compared(likened, *asked)["defenses"]["tier_full"].keys() == {"gradcam"}
+    assert compared(likened, *asked)["refused"] == {}
+    partly = compared(likened, "--defense", "tier_reg", "--seed", "1", "--seed", "2")
+    assert partly["refused"]["tier_reg.gradient"].startswith("seeds not in this store: 2: python -m tier fidelity tiny")
+
+
+def test_fidelity_as_tables(likened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.out, "_width", 160)
+    arguments = ["fidelity", "tiny", "--store", likened.url]
+    printed = CliRunner().invoke(cli.app, arguments)
+    entry = compared(likened)["defenses"]["tier_reg"]["gradcam"]["cosine_unscaled"]
+    for name in ("mean", "shuffled", "second_seed"):
+        assert f"{entry[name]:.3f} [" in printed.output
+    assert "Missing: augmentation.gradient, augmentation.gradcam, tier_full.gradient" in printed.output
+    assert f"Compute with: python -m tier fidelity tiny --compute --store {likened.url}" in printed.output
+    one = CliRunner().invoke(cli.app, [*arguments, "--seed", "0"])
+    assert one.output.count("one seed only: the intervals resample images alone (all)") == 1
+    lines = CliRunner().invoke(cli.app, [*arguments, "--markdown"]).output.splitlines()
+    assert lines[0] == "| explainer | defense | metric | mean | other image | other seed | both right |"
+    assert len(lines) == 2 + 2 * len(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--explainer", "saliency"], "no explainer named 'saliency'; there are gradient"),
+        (["--defense", "none"], "'none' is what the others are compared with"),
+        (["--set", "explain.name=lime"], "use --explainer"),
+        (["--set", "train.seed=3"], "use --seed"),
+    ],
+)
+def test_fidelity_refuses_what_cannot_be(
+    arguments: list[str], message: str, preset: Preset, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["tier", "fidelity", "tiny", "--store", str(tmp_path), *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -217,6 +217,7 @@ class TestSeedMeanInterval:
         assert low[1] == pytest.approx(expected[0][1], abs=0.02) and high[1] == pytest.approx(expected[1][1], abs=0.02)
         assert np.isnan([low[2], high[2]]).all()
         assert np.isfinite([low[0], high[0]]).all()
+        assert np.isnan(seed_mean_interval([np.empty((0, 3)), np.full((4, 3), np.nan)])).all()
 
     def test_a_constant_has_no_width_and_a_seed_is_reproducible(self) -> None:
         constant = np.full((10, 1), 0.25)

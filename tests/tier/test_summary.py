@@ -1,0 +1,199 @@
+"""Fidelity over seeds from stored scores, against loops over the same tables; what is refused, and speed."""
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tier import experiment
+from tier.config import EXPLAINER_SETTINGS, Data, Defense, Experiment, Tier
+from tier.fidelity import METRICS
+from tier.presets import Preset
+from tier.stats import seed_interval
+from tier.store import Store
+from tier.summary import as_markdown, fidelity, fidelity_rows, fidelity_runs
+
+SUFFIX = {"mean": "", "shuffled": "_shuffled", "second_seed": "_second_seed"}
+PRESET = Preset(
+    name="made",
+    title="made up",
+    why="tests",
+    experiment=Experiment(data=Data(fingerprint="0" * 64)),
+    defenses=tuple(Defense(name=n, tier=Tier()) for n in ("none", "augmentation", "tier_reg", "tier_full")),
+    explainers=("gradient", "gradcam"),
+)
+
+
+def made_scores(seed: int, n: int = 40, level: float = 0.5) -> pd.DataFrame:
+    """A scores.parquet: pairs of maps, a third of them of images that one model gets wrong."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"index": np.arange(n), "member": np.arange(n) < n // 2, "label": rng.integers(8, size=n)})
+    frame = frame.assign(correct=np.arange(n) % 3 > 0, agree=True)
+    for suffix, shift in (("", 0.0), ("_shuffled", -0.3), ("_second_seed", 0.2)):
+        for place, metric in enumerate(METRICS):
+            right = 0.1 * frame["correct"]
+            frame[f"{metric}{suffix}"] = (level + shift + place + right + rng.normal(0, 0.1, n)).astype(np.float32)
+    return frame
+
+
+def write(store: Store, defense: str, explainer: str, seed: int, scores: pd.DataFrame) -> None:
+    e = PRESET.fidelity(defense, seed, explainer)
+    store.write("fidelity", experiment.key("fidelity", e), {"scores.parquet": scores}, {"metrics": {}})
+
+
+def store_with(store: Store, tables: dict[int, pd.DataFrame]) -> dict:
+    for seed, scores in tables.items():
+        write(store, "tier_full", "gradcam", seed, scores)
+    return fidelity(store, PRESET)["tier_full"]["gradcam"]
+
+
+@pytest.fixture
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(str(tmp_path_factory.mktemp("fidelity") / "store"))
+
+
+def test_means_and_intervals_against_a_loop(store: Store) -> None:
+    tables = {seed: made_scores(seed, level=0.2 * seed) for seed in (0, 1, 2)}
+    entry = store_with(store, tables)
+    assert entry["seeds"] == [0, 1, 2] and entry["n"] == 120 and entry["refused"] == {}
+    for subset, of in (("all", entry), ("correct", entry["correct"])):
+        rows = [t if subset == "all" else t[t["correct"]] for t in tables.values()]
+        assert of["n"] == sum(len(r) for r in rows)
+        for metric in METRICS:
+            assert set(of[metric]) == {
+                "mean", "interval", "shuffled", "shuffled_interval", "second_seed", "second_seed_interval"
+            }  # fmt: skip
+            for name, suffix in SUFFIX.items():
+                values = [np.array([float(v) for v in r[f"{metric}{suffix}"]]) for r in rows]
+                assert of[metric][name] == pytest.approx(sum(v.sum() / len(v) for v in values) / 3)
+                low, high = of[metric]["interval" if name == "mean" else f"{name}_interval"]
+                slow = seed_interval([{"all": v} for v in values], lambda g: float(g["all"].mean()), 2000, seed=5)
+                assert (low, high) == pytest.approx(tuple(slow), abs=0.12 * (slow.high - slow.low))
+                assert low < of[metric][name] < high
+
+
+def test_seeds_count_alike_whatever_their_images(store: Store) -> None:
+    entry = store_with(store, {0: made_scores(0, n=10, level=0.0), 1: made_scores(1, n=90, level=1.0)})
+    expected = np.mean([made_scores(0, n=10, level=0.0)["mse"].mean(), made_scores(1, n=90, level=1.0)["mse"].mean()])
+    assert entry["mse"]["mean"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_missing_and_single_seeds_are_told(store: Store) -> None:
+    entry = store_with(store, {1: made_scores(1)})
+    assert entry["seeds"] == [1]
+    assert entry["refused"]["seeds"] == "not in this store: 0, 2"
+    assert "one seed only" in entry["refused"]["intervals over seeds"]
+    low, high = entry["ssim"]["interval"]
+    assert low < entry["ssim"]["mean"] < high  # over images alone
+    assert fidelity(store, PRESET, seeds=[1])["tier_full"]["gradcam"]["refused"].keys() == {"intervals over seeds"}
+    assert fidelity(store, PRESET, seeds=[0]) == {}
+
+
+def test_degenerate_maps_and_other_classes_are_left_out_and_counted(store: Store) -> None:
+    tables = {seed: made_scores(seed) for seed in (0, 1, 2)}
+    for table in tables.values():
+        table.loc[:3, list(METRICS)] = np.nan
+        table.loc[:5, [f"{m}_shuffled" for m in METRICS]] = np.nan
+        table.loc[2, [f"{m}_second_seed" for m in METRICS]] = np.nan
+    own = [f"{m}{s}" for m in METRICS for s in ("", "_shuffled")]
+    tables[0].loc[30:, own] = np.nan
+    tables[0].loc[30:, "agree"] = False
+    entry = store_with(store, tables)
+    assert entry["n"] == 120 - 12 - 10
+    assert entry["refused"] == {
+        "other class": "10 of 120 pairs left out: they explain different classes",
+        "degenerate maps": "12 of 120 pairs left out: a map is constant or not finite",
+        "degenerate maps.shuffled": "18 of 120 pairs left out: a map is constant or not finite",
+        "degenerate maps.second_seed": (
+            "3 of 120 pairs left out: a map is constant or not finite, or they explain different classes"
+        ),
+    }
+    left = [table["cosine"].dropna() for table in tables.values()]
+    assert entry["cosine"]["mean"] == pytest.approx(float(np.mean([v.mean() for v in left])), rel=1e-5)
+
+
+def test_nothing_to_compare_is_null_with_its_reason(store: Store) -> None:
+    tables = {seed: made_scores(seed).assign(correct=False) for seed in (0, 1, 2)}
+    for table in tables.values():
+        table[[f"{m}_second_seed" for m in METRICS]] = np.nan
+    tables[0][list(METRICS)] = np.nan  # a seed without values, not the whole
+    entry = store_with(store, tables)
+    text = json.dumps(entry, allow_nan=False)
+    assert json.loads(text) == entry
+    assert entry["ssim"]["second_seed"] is None and entry["ssim"]["second_seed_interval"] is None
+    assert entry["refused"]["ssim.second_seed"] == "no pair of maps can be compared"
+    assert entry["ssim"]["mean"] == pytest.approx(np.mean([tables[s]["ssim"].mean() for s in (1, 2)]), rel=1e-5)
+    right = entry["correct"]
+    assert right["n"] == 0 and right["mse"]["mean"] is None and right["mse"]["interval"] is None
+    assert right["refused"]["images"] == "there are none of this kind"
+    assert {f"{m}.{name}" for m in METRICS for name in SUFFIX} <= right["refused"].keys()
+
+
+def test_only_what_was_asked_for(store: Store) -> None:
+    for defense in ("tier_reg", "tier_full"):
+        for explainer in ("gradient", "gradcam", "lime"):
+            write(store, defense, explainer, 0, made_scores(0))
+    made = fidelity(store, PRESET)
+    assert {name: list(views) for name, views in made.items()} == {
+        "tier_reg": ["gradient", "gradcam", "lime"],  # stored, though not among the preset's explainers
+        "tier_full": ["gradient", "gradcam", "lime"],
+    }
+    made = fidelity(store, PRESET, ["tier_full"], ["lime"], [0])
+    assert {name: list(views) for name, views in made.items()} == {"tier_full": ["lime"]}
+    assert fidelity(store, PRESET, settings={"train.epochs": 7}) == {}
+
+
+def test_runs_are_those_of_the_preset() -> None:
+    runs = list(fidelity_runs(PRESET))
+    assert len(runs) == 3 * 2 * 3
+    assert {run[:2] for run in runs} == {
+        (d, x) for d in ("augmentation", "tier_reg", "tier_full") for x in ("gradient", "gradcam")
+    }
+    for defense, explainer, seed, e in runs:
+        assert e == PRESET.fidelity(defense, seed, explainer)
+    (only,) = fidelity_runs(PRESET, ["tier_reg"], ["shap"], [4], {"train.epochs": 7})
+    assert only[3].train.epochs == 7 and only[3].train.seed == 4 and only[3].explain.name == "shap"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"defenses": ["none"]}, "'none' is what the others are compared with; choose one of augmentation, tier_reg"),
+        ({"defenses": ["dpsgd"]}, "has no defense 'dpsgd'"),
+        ({"explainers": ["saliency"]}, "no explainer named 'saliency'; there are gradient, smoothgrad"),
+    ],
+)
+def test_unknown_names_are_refused(store: Store, asked: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fidelity(store, PRESET, **asked)
+
+
+def test_rows_show_the_score_beside_its_controls(store: Store) -> None:
+    for defense in ("tier_reg", "tier_full"):
+        for explainer in ("gradient", "gradcam"):
+            write(store, defense, explainer, 0, made_scores(0))
+    summary = fidelity(store, PRESET)
+    header, *body = fidelity_rows(summary)
+    assert header == ["explainer", "defense", "metric", "mean", "other image", "other seed", "both right"]
+    assert [row[:3] for row in body] == [
+        [x, d, m] for x in ("gradient", "gradcam") for d in ("tier_reg", "tier_full") for m in METRICS
+    ]
+    of, right = (part["ssim"] for part in (summary["tier_reg"]["gradient"], summary["tier_reg"]["gradient"]["correct"]))
+    cells = [(of["mean"], of["interval"]), (of["shuffled"], of["shuffled_interval"])]
+    cells += [(of["second_seed"], of["second_seed_interval"]), (right["mean"], right["interval"])]
+    assert body[0][3:] == [f"{v:.3f} [{low:.3f}, {high:.3f}]" for v, (low, high) in cells]
+    assert as_markdown([header, *body]).splitlines()[1] == "| " + " | ".join(["---"] * 7) + " |"
+    assert fidelity_rows({}) == [header]
+
+
+def test_all_explainers_take_seconds(store: Store) -> None:
+    for defense in ("augmentation", "tier_reg", "tier_full"):
+        for explainer in EXPLAINER_SETTINGS:
+            for seed in (0, 1, 2):
+                write(store, defense, explainer, seed, made_scores(seed, n=1000))
+    began = time.perf_counter()
+    made = fidelity(store, PRESET)
+    assert time.perf_counter() - began < 15  # about 2 s; a loop over resamples and statistics takes minutes
+    assert [len(views) for views in made.values()] == [8, 8, 8]
