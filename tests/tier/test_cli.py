@@ -164,21 +164,19 @@ def test_export_keeps_what_the_working_store_lacks(swept: Store, preset: Preset,
     assert {(r.stage, r.key) for r in target.ls()} == held
 
 
-def test_signs_ship_sixteen_bit_weights(
+def test_signs_ship_the_exact_weights_of_the_first_seed(
     swept: Store, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signs = preset.model_copy(update={"name": "signs"})
     monkeypatch.setitem(presets.PRESETS, "signs", signs)
     target = Store(str(tmp_path / "assets"))
     list(demo.export(swept, target, ["signs"]))
-    exact = experiment.find(swept, "train", signs.run("none"))
-    half = experiment.find(target, "train", signs.run("none"))
-    assert exact is not None and half is not None and "weights.safetensors" in half.omitted
-    arrays = half.arrays("weights_fp16.safetensors")
+    exact, shipped = (experiment.find(s, "train", signs.run("none")) for s in (swept, target))
+    assert exact is not None and shipped is not None
     for name, array in exact.arrays("weights.safetensors").items():
-        if array.dtype == "float32":
-            assert arrays[name].dtype == "float16"
-            assert abs(arrays[name].astype("float32") - array).max() <= 2e-3 * max(1.0, abs(array).max())
+        assert shipped.arrays("weights.safetensors")[name].tobytes() == array.tobytes()
+    point = experiment.find(target, "train", signs.point("tier_full", 9.0, signs.betas[0]))
+    assert point is None or "weights.safetensors" in point.omitted
     assert list(demo.export(swept, target, ["signs"])) == []
 
 
