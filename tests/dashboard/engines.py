@@ -21,6 +21,7 @@ class FakeEngine:
     events: pd.DataFrame = field(default_factory=pd.DataFrame)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    started: int = 0  # how often it was to start early
 
     def submit(self, stage: str, one: Experiment, requester: str, need: Sequence[str] = ()) -> str:
         if self.broken:
@@ -30,6 +31,9 @@ class FakeEngine:
         content = one.model_dump(mode="json", by_alias=True)
         self.known[key] = Job(key, stage, content, requesters=[requester], **self.state)
         return key
+
+    def start_engine(self) -> None:
+        self.started += 1
 
     def cancel(self, key: str, requester: str) -> None:
         self.cancelled.append((key, requester))
