@@ -143,6 +143,24 @@ def test_an_image_of_one_superpixel_has_a_degenerate_map() -> None:
     assert degenerate(alone).all() and torch.isfinite(alone).all()
 
 
+class Wobbly(nn.Module):
+    """A model whose logits depend on the place in the pass, by as little as another order of summation does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x) + 1e-6 * torch.arange(len(x)).view(-1, 1) / len(x)
+
+
+@pytest.mark.parametrize(("baseline", "value"), [("zero", 0.0), ("mean", 0.3)])
+def test_rounding_is_no_explanation_of_an_image_from_which_nothing_can_be_removed(baseline: Any, value: float) -> None:
+    x = torch.cat([torch.full((1, 3, 16, 24), value), pictures(1, 16, 24)])
+    maps = explain(Explain(name="lime", baseline=baseline), Wobbly(net()), x, labels(2))
+    assert degenerate(maps).tolist() == [True, False]
+
+
 @pytest.mark.parametrize("size", [(8, 8), (5, 30), (4, 4)])
 def test_superpixels_are_numbered_without_gaps(size: tuple[int, int]) -> None:
     x = torch.cat([pictures(2, *size), images(2, *size), torch.full((1, 3, *size), 0.4)])
