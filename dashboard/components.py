@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard import loaders, state, theme, words
 from tier import figures, presets
-from tier.config import Experiment
+from tier.config import EXPLAINER_SETTINGS, Experiment
 from tier.engine import Job
 from tier.presets import Preset
 
@@ -113,6 +113,11 @@ def plot(figure: go.Figure, name: str, alt: str, key: str) -> None:
     st.plotly_chart(theme.ink(figure), config=config, alt=alt, key=key)
 
 
+def on_phone() -> bool:
+    """Whether the reader's browser says that it runs on a phone, where few things fit side by side."""
+    return "Mobi" in st.context.headers.get("User-Agent", "")
+
+
 def caption_with_data(settings: str, data: pd.DataFrame, name: str, key: str = "") -> None:
     """The settings line of a chart or table, with its data."""
     with st.container(horizontal=True, vertical_alignment="center", wrap=False):
@@ -201,6 +206,23 @@ def choose_models(preset: Preset, at: Strength, usual: Sequence[str], control: b
         name: _experiment(preset, name, at)
         for name in state.choose_many("Models", offered, key="models", default=default)
     }
+
+
+def choose_beside(preset: Preset, at: Strength, usual: Sequence[str] = ("tier_full",)) -> dict[str, Experiment]:
+    """The undefended model, first, and the defended ones that a page shows beside it."""
+    offered = {d.name: figures.style(d.name).label for d in preset.defenses if d.name != "none"}
+    default = [name for name in usual if name in offered] or list(offered)[:1]
+    beside = state.choose_many("Beside the undefended model", offered, key="beside", default=default)
+    return {name: _experiment(preset, name, at) for name in ("none", *beside)}
+
+
+def explainer_text(one: Experiment) -> str:
+    """An explainer with the settings that act on it, for a settings line."""
+    acting = {name: getattr(one.explain, name) for name in EXPLAINER_SETTINGS[one.explain.name] if name != "cam_layer"}
+    parts = [f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+             for name, value in acting.items()]  # fmt: skip
+    label = figures.EXPLAINERS.get(one.explain.name, one.explain.name)
+    return f"{label} ({', '.join(parts)})" if parts else label
 
 
 def _stops(grid: tuple[float, ...], usual: float) -> list[float]:

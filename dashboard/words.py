@@ -4,7 +4,8 @@ Nothing here is a claim of its own: every sentence is a function of the frames d
 does no better than its rivals.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -150,6 +151,32 @@ def trajectories(difference: pd.DataFrame) -> dict[str, str]:
     return sentences
 
 
+def trajectory_grid(gaps: pd.DataFrame) -> dict[str, str]:
+    """For each model: under which explainers members and non-members come apart further than chance makes them.
+
+    `gaps` as from `tables.gaps`.
+    """
+    sentences = {}
+    for model, part in gaps.groupby("model", sort=False):
+        apart, inside = part[part["outside"] > 0], part[part["outside"] == 0]
+        text = (
+            "the gap between members and non-members leaves its null band under "
+            f"{len(apart)} of {_many(len(part), 'explainer')}"
+        )
+        if len(apart):
+            found = [
+                f"{figures.EXPLAINERS[row['explainer']]} {row['difference']:+.2f} ({row['outside']})"
+                for row in apart.to_dict("records")
+            ]
+            text += f" (largest gap, and at how many of {int(apart['levels'].max())} levels): {', '.join(found)}"
+        text += "."
+        if len(inside):
+            names = [figures.EXPLAINERS[name] for name in inside["explainer"]]
+            text += f" It stays inside under {_list(names)} ({max(inside['difference'], key=abs):+.2f} at the most)."
+        sentences[str(model)] = text
+    return sentences
+
+
 def divergence(tests: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """For each model: its largest effect, with its sign, and whether it is significant."""
     sentences = {}
@@ -195,6 +222,10 @@ def paper(first: pd.DataFrame, third: pd.DataFrame) -> str:
         f"its {len(third)} levels the answer moves less on members than on non-members, at the others more. Its "
         "p-values fit means of about 80 batches per group, so they can be compared in that unit only."
     )
+
+
+PAPER_GRADIENT = """The paper's Tables I and III rank the pixels by the plain gradient, so they are shown beside the
+    explainer Gradient only."""
 
 
 def point(row: Mapping[str, Any]) -> str:
@@ -329,3 +360,187 @@ def answer(member: bool, guessed: bool, attack: bool | None) -> str:
     """The answer of one round of the game."""
     text = f"**{'Right' if guessed == member else 'Wrong'}.** {truth(member)}"
     return text if attack is None else f"{text} The audit {'got it right' if attack == member else 'got it wrong'}."
+
+
+# ---- explanations
+
+
+def fidelity(means: pd.DataFrame) -> dict[str, str]:
+    """For each defended model: how alike its maps are to the undefended model's, beside both controls.
+
+    `means` as from `tables.fidelity`. Where no score puts it above maps of different images, it says so first.
+    """
+    sentences = {}
+    for model, part in means[means["images"] == "all"].groupby("model", sort=False):
+        table = part.pivot(index="metric", columns="pair", values="mean")
+        pairs = part[part["pair"] == "pair"].set_index("metric")
+        known = [metric for metric in tables.FIDELITY if metric in pairs.index and pairs["n"][metric] > 1]
+        if not known:
+            sentences[str(model)] = "no image has a score, because its map or the undefended model's tells nothing."
+            continue
+        first = known[0]
+        numbers = ", ".join(
+            f"{name} {table[pair][first]:.2f}"
+            for pair, name in (
+                ("pair", "it and the undefended model"),
+                ("shuffled", "maps of different images"),
+                ("second_seed", "two undefended seeds"),
+            )
+            if pd.notna(table[pair][first])
+        )
+        verdict = _against(pairs, known, "over_shuffled")
+        sentences[str(model)] = f"{_beside_shuffled(*verdict)} Mean {score_name(first)}: {numbers}. " + _beside_seed(
+            *_against(pairs, known, "over_second_seed")
+        )
+    return {model: text.strip() for model, text in sentences.items()}
+
+
+def controls(frame: pd.DataFrame, metric: str, model: str) -> str:
+    """What the scores under single images are to be held against: the mean of all pairs and of both controls."""
+    own, shuffled, seeds = (frame[f"{metric}{ending}"].mean() for ending in tables.PAIRS.values())
+    if pd.isna(own):
+        return f"No image has a {score_name(metric)} of {label(model)} and the undefended model."
+    parts = [f"{own:.2f} for {label(model)} and the undefended model"]
+    parts += [f"{shuffled:.2f} for maps of different images"] if pd.notna(shuffled) else []
+    parts += [f"{seeds:.2f} for two undefended seeds"] if pd.notna(seeds) else []
+    return f"Mean {score_name(metric)} over {len(frame):,} images: {', '.join(parts)}."
+
+
+def score_name(metric: str) -> str:
+    """A score's name within a sentence."""
+    return {"ssim": "SSIM", "mse": "MSE", "cosine_unscaled": "unscaled cosine"}.get(metric, metric)
+
+
+def _against(pairs: pd.DataFrame, metrics: list[str], control: str) -> tuple[list[str], list[str], list[str]]:
+    """The scores by which a pair is clearly more alike than a control, not clearly different, clearly less alike."""
+    more: list[str] = []
+    same: list[str] = []
+    less: list[str] = []
+    for metric in metrics:
+        low, high = pairs[f"{control}_low"][metric], pairs[f"{control}_high"][metric]
+        if pd.notna(low):
+            (more if low > 0 else less if high < 0 else same).append(score_name(metric))
+    return more, same, less
+
+
+def _beside_shuffled(more: list[str], same: list[str], less: list[str]) -> str:
+    if not (more or same or less):
+        return "There are no shuffled pairs to compare with."
+    if not more:
+        below = f"; by {_list(less)} they are even less alike" if less else ""
+        return (
+            "By no score are its maps more like the undefended model's than maps of different images are"
+            f"{below}: nothing here shows that it explains the single image as the undefended model does."
+        )
+    if not (same or less):
+        return "By every score its maps are more like the undefended model's than maps of different images are."
+    return (
+        f"By {_list(more)} its maps are more like the undefended model's than maps of different images are, by "
+        f"{_list(same + less)} they are not."
+    )
+
+
+def _beside_seed(more: list[str], same: list[str], less: list[str]) -> str:
+    if less:
+        by = _list(less) if more or same else "every score"
+        return f"By {by} they differ more than the maps of two undefended seeds do."
+    if more or same:
+        return "They differ no more than the maps of two undefended seeds do."
+    return ""
+
+
+def _list(names: list[str]) -> str:
+    """`a`, `a and b` or `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def scores(frame: pd.DataFrame, metric: str, model: str) -> str:
+    """How the scores of single images spread behind their mean, and how often a shuffled pair does better."""
+    own, other = frame[metric], frame[f"{metric}_shuffled"]
+    known = own.notna() & other.notna()
+    if not known.any():
+        return f"No image has a {score_name(metric)} for {label(model)} and a shuffled pair."
+    low, middle, high = own.dropna().quantile([0.05, 0.5, 0.95])
+    better = (own < other) if metric in tables.LESS_IS_MORE else (own > other)
+    share = of_hundred(better[known].mean())
+    return (
+        f"The median {score_name(metric)} is {middle:.2f}; nine in ten images lie between {low:.2f} and {high:.2f}. In "
+        f"{share} cases the map of {label(model)} is more like the undefended model's map of the same image than like "
+        "that of another image (by chance: 50)."
+    )
+
+
+# ---- one image
+
+
+def class_name(names: Sequence[str], number: int) -> str:
+    """A class in words; its number where the names are not known."""
+    return names[number] if 0 <= number < len(names) else f"class {number}"
+
+
+def prediction(predicted: str, confidence: float, right: bool | None) -> str:
+    """What a model says of an image, and whether it is right; `right` is None where nobody knows the class."""
+    verdict = "" if right is None else ", which is right" if right else ", which is **wrong**"
+    return f"Says **{predicted}** with confidence {confidence:.2f}{verdict}."
+
+
+def top_classes(probabilities: Sequence[float], names: Sequence[str], most: int = 3) -> str:
+    """The likeliest classes with their probabilities."""
+    order = sorted(range(len(probabilities)), key=lambda k: -probabilities[k])[:most]
+    return ", ".join(f"{class_name(names, k)} {percent(probabilities[k])}" for k in order)
+
+
+def along(model: str, path: pd.DataFrame, means: pd.DataFrame | None, level: float) -> str:
+    """One image's confidence at one level of both removal orders, beside the means of members and non-members."""
+    parts = []
+    for order, name in (("morf", "most important"), ("lerf", "least important")):
+        row = path[(path["order"] == order) & (path["level"] == level)]
+        if not len(row):
+            continue
+        text = f"{row['confidence'].iloc[0]:.2f} with the {name} pixels gone"
+        at = None if means is None else means[(means["order"] == order) & (means["level"] == level)]
+        if at is not None and len(at) == 2:
+            mean = dict(zip(at["member"].astype(bool), at["mean"], strict=True))
+            text += f" (members on average {mean[True]:.2f}, non-members {mean[False]:.2f})"
+        parts.append(text)
+    return f"{label(model)}, {percent(level)} of the pixels removed: confidence {', and '.join(parts)}."
+
+
+UNDECIDED = 0.05  # a probability so near to a half that it says nothing
+
+
+def belief(score: float, standing: Mapping[str, float]) -> str:
+    """What the audit believes of an image, from its score (log odds of membership), and where the score stands."""
+    if not math.isfinite(score):
+        return "The attack has no score for this image."
+    chance = 1 / (1 + math.exp(-min(max(score, -500.0), 500.0)))
+    if abs(chance - 0.5) < UNDECIDED:
+        view = f"The attack cannot decide (chance of a member: {percent(chance)}; score {score:+.2f})."
+    elif chance > 0.5:
+        view = f"The attack believes: **member** (chance {percent(chance)}; score {score:+.2f})."
+    else:
+        view = f"The attack believes: **not a member** (chance {percent(1 - chance)}; score {score:+.2f})."
+    known = {name: standing[key] for name, key in (("members", "members"), ("non-members", "nonmembers"))}
+    shares = [f"{percent(share)} of the {name}" for name, share in known.items() if not math.isnan(share)]
+    return f"{view} The score is higher than that of {' and of '.join(shares)}." if shares else view
+
+
+def nearest(distance: float, name: str, same_class: bool | None, same_group: bool, member: bool | None) -> str:
+    """The nearest training image in words; `member`: whether the image itself is known to be one."""
+    if distance == 0:
+        return f"A training image ({name}) has exactly these pixels."
+    which = "The nearest other training image" if member else "The nearest training image"
+    kind = "" if same_class is None else ", the same class" if same_class else ", another class"
+    group = " It is another frame of the same track." if same_group else ""
+    return f"{which} is **{name}**{kind}; distance {distance:.3f} (root mean square; 0: the same pixels).{group}"
+
+
+def contest(right: int, guessed: int, attacks: Mapping[str, tuple[int, int]]) -> str:
+    """The running score of reader and attack; `attacks`: by model, right and scored of the images guessed."""
+    if not guessed:
+        return "No image guessed yet."
+    text = f"You: {right} of {guessed} right. A coin would expect {guessed / 2:g}."
+    for model, (hits, scored) in attacks.items():
+        if scored:
+            text += f" The attack on {label(model)}: {hits} of {scored}."
+    return text

@@ -2,20 +2,33 @@
 
 import streamlit as st
 
-from dashboard import components, listing, loaders, state, words
+from dashboard import components, listing, loaders, state, theme, words
 from tier import figures, tables
+from tier.config import Experiment
 
 UNITS = {"sample": "Single images", "batch": "Batch means"}
 BANDS = {"mean": "95 % of the mean", "sd": "Standard deviation"}
 
+
+def flat_maps(one: Experiment) -> tuple[int, int]:
+    """How many maps behind a stored profile rank no pixel above another, and of how many images."""
+    found = loaders.find("divergence", one)
+    counted = {} if found is None else found.metrics
+    return int(counted.get("degenerate_maps") or 0), int(counted.get("images") or 0)
+
+
 preset = components.chosen()
 components.title(
     "KL divergence",
-    """Replace the pixels that the gradient calls most important by the image's mean colour, and measure how far the
-    whole answer of the model moves (KL divergence). The paper compares members and non-members at each share
-    removed.""",
+    """Replace the pixels that an explanation calls most important by the image's mean colour, and measure how far the
+    whole answer of the model moves (KL divergence). The paper ranks the pixels by the plain gradient and compares
+    members and non-members at each share removed.""",
 )
 with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    explainer = state.select(
+        "Explainer", figures.EXPLAINERS, key="explainer",
+        help="What ranks the pixels: the plain gradient, as in the paper, or another explainer's own map.",
+    )  # fmt: skip
     unit = state.choose(
         "Unit of the tests", UNITS, key="unit", default="sample",
         help=f"Batch means: of {preset.experiment.divergence.batch} images each. The paper's p-values fit means of "
@@ -23,7 +36,9 @@ with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
     )  # fmt: skip
     band = state.choose("Band", BANDS, key="band", default="mean", help="The paper draws one standard deviation.")
     at = components.choose_strength(preset)
-models = components.choose_models(preset, at, usual=("none", "tier_full"))
+chosen = components.choose_models(preset, at, usual=("none", "tier_full"))
+models = {name: loaders.explained(one, explainer) for name, one in chosen.items()}
+paper = explainer == "gradient"  # the paper's profile, with a channel reduction of its own
 
 profiles = {name: loaders.frame("divergence", one, "profile.parquet") for name, one in models.items()}
 found = {name: frame for name, frame in profiles.items() if frame is not None}
@@ -36,18 +51,22 @@ if found:
     drawn = tables.stack({name: tables.profile(frame, unit) for name, frame in found.items()})
     tests = {name: tables.tests(frame, unit) for name, frame in found.items()}
     units = "single images" if unit == "sample" else f"means of {one.divergence.batch} images"
+    flat = {name: flat_maps(models[name]) for name in found}
+    shares = ", ".join(f"{words.label(name)} {count} of {images}" for name, (count, images) in flat.items() if count)
+    ranking = f"Gradient (channel reduction {one.divergence.channel_reduction}), as in the paper"
     settings = components.settings_line(
-        preset, one, unit=units, explainer="gradient", target="label", fill=one.divergence.fill,
-        channels=one.divergence.channel_reduction, **components.strength({name: models[name] for name in found}),
+        preset, one, unit=units, explainer=ranking if paper else components.explainer_text(one),
+        layer=loaders.layer(one), target="label" if paper else one.explain.target, fill=one.divergence.fill,
+        degenerate_maps=shares or None, **components.strength({name: models[name] for name in found}),
     )  # fmt: skip
     components.chart(
         figures.divergence(drawn, band),
         drawn,
-        name=f"divergence_{unit}",
+        name=f"divergence_{unit}_{explainer}",
         takeaway=words.divergence(tests),
-        meaning="""If removing the same share of pixels moves the answer more for one group than for the other, the
+        meaning=f"""If removing the same share of pixels moves the answer more for one group than for the other, the
         movement itself gives membership away. A defense works when solid and dashed lie together, not when they change
-        places.""",
+        places. {words.flat_maps(flat) or ""}""",
         settings=settings,
     )
     st.subheader("Tests at each share removed", anchor=False)
@@ -56,6 +75,9 @@ if found:
         st.warning(note, icon=":material/swap_vert:")
     for name, table in tests.items():
         listing.tests(name, table, unit, one.divergence.batch)
-    with st.expander("The paper's Tables I and III", icon=":material/article:"):
-        listing.papers()
+    if paper:
+        with st.expander("The paper's Tables I and III", icon=":material/article:"):
+            listing.papers()
+    else:
+        st.caption(words.flat(words.PAPER_GRADIENT), width=theme.TEXT_WIDTH)
 components.offer("divergence", missing, "profile.parquet")

@@ -1,12 +1,94 @@
 """The model's confidence along the removal of an explanation's pixels, for members and non-members."""
 
+import pandas as pd
 import streamlit as st
 
 from dashboard import components, loaders, state, words
 from tier import figures, tables
+from tier.config import Experiment
+from tier.presets import Preset
 
 ORDERS = {"morf": "MoRF", "lerf": "LeRF"}
-EXPLAINERS = {"gradient": "Gradient", "gradcam": "Grad-CAM"}
+VIEWS = {"one": "One explainer", "all": "All explainers"}
+
+
+def one_explainer(preset: Preset, explainer: str, order: str, models: dict[str, Experiment]) -> None:
+    """The curves of one explainer with their differences, and an offer to compute what is missing."""
+    views = {name: loaders.explained(one, explainer) for name, one in models.items()}
+    curves = {name: loaders.frame("trajectory", one, "curves.parquet") for name, one in views.items()}
+    found = {name: frame for name, frame in curves.items() if frame is not None}
+    missing = {name: views[name] for name, frame in curves.items() if frame is None}
+    if not found and not loaders.any_result(preset):
+        components.empty(preset, "trajectories")
+        return
+    if found:
+        gaps = {name: loaders.frame("trajectory", views[name], "difference.parquet") for name in found}
+        stacked = tables.stack(found, order)
+        difference = tables.stack({name: frame for name, frame in gaps.items() if frame is not None}, order)
+        first = views[next(iter(found))]
+        flat = {name: loaders.flat_maps(views[name]) for name in found}
+        shares = ", ".join(f"{words.label(name)} {count} of {n}" for name, (count, n) in flat.items() if count)
+        components.chart(
+            figures.trajectories(stacked, difference, order),
+            stacked.merge(difference, on=["model", "order", "level"], how="left", suffixes=("", "_difference")),
+            name=f"trajectories_{order}_{explainer}",
+            takeaway=words.trajectories(difference),
+            meaning=f"""If the solid and the dashed line of a colour lie apart, someone with the explanation can tell
+            which images the model was trained on. The lower panel shows how far apart: a line inside the grey band is
+            no evidence. The second seed is a model trained in the same way from other random numbers, so it shows what
+            mere chance changes. {words.flat_maps(flat) or ""}""",
+            settings=components.settings_line(
+                preset, first, order=ORDERS[order], explainer=components.explainer_text(first),
+                layer=loaders.layer(first), target=first.explain.target, fill=first.trajectory.operator,
+                alpha=first.trajectory.alpha, degenerate_maps=shares or None,
+                **components.strength({name: models[name] for name in found}),
+            ),
+        )  # fmt: skip
+    components.offer("trajectory", missing, "curves.parquet")
+
+
+def all_explainers(preset: Preset, order: str, models: dict[str, Experiment]) -> None:
+    """The curves of every explainer in small panels of one scale, and an offer to compute what is missing."""
+    curves: dict[str, dict[str, pd.DataFrame]] = {name: {} for name in figures.EXPLAINERS}
+    gaps: dict[str, dict[str, pd.DataFrame]] = {name: {} for name in figures.EXPLAINERS}
+    missing: dict[str, Experiment] = {}
+    for explainer, label in figures.EXPLAINERS.items():
+        for model, one in models.items():
+            view = loaders.explained(one, explainer)
+            frame = loaders.frame("trajectory", view, "curves.parquet")
+            gap = loaders.frame("trajectory", view, "difference.parquet")
+            if frame is None:
+                missing[f"{label}, {words.label(model)}"] = view
+            else:
+                curves[explainer][model] = frame
+            if gap is not None:
+                gaps[explainer][model] = gap
+    stacked, difference = tables.by_explainer(curves, order), tables.by_explainer(gaps, order)
+    if not len(stacked) and not loaders.any_result(preset):
+        components.empty(preset, "trajectories")
+        return
+    if len(stacked):
+        largest = tables.gaps(difference)
+        first = next(iter(models.values()))
+        components.chart(
+            figures.trajectory_grid(stacked, largest, order, columns=2 if components.on_phone() else 4),
+            stacked.merge(
+                difference, on=["explainer", "model", "order", "level"], how="left", suffixes=("", "_difference")
+            ),
+            name=f"trajectories_{order}_all",
+            takeaway=words.trajectory_grid(largest),
+            meaning="""Each panel is one way of ranking the pixels. All begin at the same height, because nothing has
+            been removed yet: that first distance between solid and dashed is the model's surer answer on images it
+            has seen, and no explanation's doing. What an explanation adds is a distance that grows on the way. One
+            level outside the null band can be chance: it happens at one level in twenty.""",
+            settings=components.settings_line(
+                preset, first, order=ORDERS[order], explainers="each with its own settings, named under One explainer",
+                target=first.explain.target, fill=first.trajectory.operator, alpha=first.trajectory.alpha,
+                **components.strength(models),
+            ),
+        )  # fmt: skip
+    components.offer("trajectory", missing, "curves.parquet")
+
 
 preset = components.chosen()
 components.title(
@@ -16,44 +98,19 @@ components.title(
     explanation gives membership away.""",
 )
 with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    view = state.choose("View", VIEWS, key="view", default="one")
+    if view == "one":
+        first = preset.explainers[0]  # the default
+        offered = {first: figures.EXPLAINERS[first], **figures.EXPLAINERS}
+        explainer = state.select("Explainer", offered, key="explainer", help="What ranks the pixels of an image.")
     order = state.choose(
         "Removal order", ORDERS, key="order", default="morf",
         help="MoRF removes the most relevant pixels first, LeRF the least relevant.",
     )  # fmt: skip
-    offered = {name: EXPLAINERS.get(name, name) for name in preset.explainers}
-    explainer = state.choose("Explainer", offered, key="explainer", default=preset.explainers[0])
     at = components.choose_strength(preset)
-models = components.choose_models(preset, at, usual=("none", "tier_full", "control"), control=True)
-
-views = {name: loaders.explained(one, explainer) for name, one in models.items()}
-curves = {name: loaders.frame("trajectory", one, "curves.parquet") for name, one in views.items()}
-found = {name: frame for name, frame in curves.items() if frame is not None}
-missing = {name: views[name] for name, frame in curves.items() if frame is None}
-if not found and not loaders.any_result(preset):
-    components.empty(preset, "trajectories")
-    st.stop()
-if found:
-    gaps = {name: loaders.frame("trajectory", views[name], "difference.parquet") for name in found}
-    stacked = tables.stack(found, order)
-    difference = tables.stack({name: frame for name, frame in gaps.items() if frame is not None}, order)
-    first = next(name for name in found)
-    flat = {name: loaders.flat_maps(views[name]) for name in found}
-    flat_text = words.flat_maps(flat)
-    shares = ", ".join(f"{words.label(name)} {count} of {images}" for name, (count, images) in flat.items() if count)
-    components.chart(
-        figures.trajectories(stacked, difference, order),
-        stacked.merge(difference, on=["model", "order", "level"], how="left", suffixes=("", "_difference")),
-        name=f"trajectories_{order}_{explainer}",
-        takeaway=words.trajectories(difference),
-        meaning=f"""If the solid and the dashed line of a colour lie apart, someone with the explanation can tell which
-        images the model was trained on. The lower panel shows how far apart: a line inside the grey band is no
-        evidence. The second seed is a model trained in the same way from other random numbers, so it shows what mere
-        chance changes. {flat_text or ""}""",
-        settings=components.settings_line(
-            preset, views[first], order=ORDERS[order], explainer=EXPLAINERS.get(explainer, explainer),
-            layer=loaders.layer(views[first]), target=views[first].explain.target,
-            fill=views[first].trajectory.operator, alpha=views[first].trajectory.alpha, degenerate_maps=shares or None,
-            **components.strength({name: models[name] for name in found}),
-        ),
-    )  # fmt: skip
-components.offer("trajectory", missing, "curves.parquet")
+usual = ("none", "tier_full", "control") if view == "one" else ("none", "tier_full")
+models = components.choose_models(preset, at, usual=usual, control=True)
+if view == "one":
+    one_explainer(preset, explainer, order, models)
+else:
+    all_explainers(preset, order, models)

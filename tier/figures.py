@@ -114,12 +114,15 @@ def _band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str, alpha: flo
     )  # fmt: skip
 
 
-def _line(x: pd.Series, y: pd.Series, name: str, look: Style, member: bool = True, form: str = ".3f") -> go.Scatter:
+def _line(
+    x: pd.Series, y: pd.Series, name: str, look: Style, member: bool = True, form: str = ".3f", width: float = 2.5,
+    size: float = 8,
+) -> go.Scatter:  # fmt: skip
     """A named line with markers: solid and filled for members, dashed and open for non-members."""
     return go.Scatter(
         x=x, y=y, name=name, mode="lines+markers",
-        line={"color": look.colour, "width": 2.5, "dash": "solid" if member else "dash"},
-        marker={"color": look.colour, "size": 8, "symbol": look.symbol if member else f"{look.symbol}-open"},
+        line={"color": look.colour, "width": width, "dash": "solid" if member else "dash"},
+        marker={"color": look.colour, "size": size, "symbol": look.symbol if member else f"{look.symbol}-open"},
         hovertemplate=f"%{{y:{form}}}", showlegend=False,
     )  # fmt: skip
 
@@ -229,6 +232,79 @@ def trajectories(curves: pd.DataFrame, difference: pd.DataFrame, order: str) -> 
     figure.update_xaxes(tickformat=".0%", range=_levels_range(curves["level"]))
     figure.update_xaxes(title=f"pixels removed, {removed}", row=2, col=1)
     return _finish(figure, height)
+
+
+GRID_PIXELS = 205  # height of a panel of `trajectory_grid`
+
+
+def trajectory_grid(curves: pd.DataFrame, gaps: pd.DataFrame, order: str, columns: int = 4) -> go.Figure:
+    """The mean confidence of `trajectories` under several explainers: a panel each, all on one scale.
+
+    `curves`: explainer, model, level, member, mean, low, high, of one order; `gaps` as from `tables.gaps`, whose
+    largest differences stand above the panels, in brackets where they never leave the null band. `columns`: panels in
+    a row, 2 where there is little room.
+    """
+    shown = [name for name in EXPLAINERS if name in set(curves["explainer"])]
+    columns = min(columns, max(len(shown), 1))
+    rows = max(-(-len(shown) // columns), 1)
+    key = _grid_key(list(dict.fromkeys(curves["model"])), order, wide=columns > 2)
+    head, between = 64 + LABEL_PIXELS * (key.count("<br>") + 1), 92  # pixels above the panels, and between two rows
+    height = head + rows * GRID_PIXELS + (rows - 1) * between + BOTTOM
+    cells: list[list[dict[str, Any] | None]] = [
+        [{} if row * columns + column < len(shown) else None for column in range(columns)] for row in range(rows)
+    ]
+    figure = make_subplots(
+        rows=rows, cols=columns, specs=cells, shared_yaxes=True, horizontal_spacing=0.15 / columns,
+        vertical_spacing=between / (height - head - BOTTOM),
+    )  # fmt: skip
+    for number, name in enumerate(shown):
+        _grid_lines(figure, curves[curves["explainer"] == name], number // columns + 1, number % columns + 1)
+        _heading(figure, EXPLAINERS[name], _gap_text(gaps[gaps["explainer"] == name]), number + 1)
+        figure.layout.annotations[-1].update(xref=f"x{number + 1 if number else ''} domain")
+    low, high = _axis_range(curves["low"], curves["high"])
+    figure.update_yaxes(range=[max(low, -0.03), min(high, 1.03)], nticks=7)
+    figure.update_xaxes(tickformat=".0%", tickvals=[0, 0.3, 0.6, 0.9], range=_levels_range(curves["level"]))
+    figure.add_annotation(
+        text=key, x=0, y=1, xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=56, showarrow=False,
+        align="left", font={"size": FONT_PIXELS},
+    )  # fmt: skip
+    return _finish(figure, height, right=16).update_layout(margin={"t": head, "l": 44})
+
+
+def _grid_key(models: Sequence[str], order: str, wide: bool) -> str:
+    """What the axes, colours, dashes and numbers of a grid mean."""
+    lines = [
+        "<b>Confidence in the true class</b>",
+        f"as the {'most' if order == 'morf' else 'least'} important pixels are removed",
+        "   ".join(f"{glyph(style(model))} {style(model).label}" for model in models),
+        "solid: members, dashed: non-members",
+        "bands: 95 % bootstrap intervals",
+        "gap: largest difference",
+        "in brackets: never outside the null band",
+    ]
+    if wide:
+        return f"{lines[0]} {lines[1]}   {lines[2]}<br>{', '.join(lines[3:])}"
+    return "<br>".join(lines)
+
+
+def _grid_lines(figure: go.Figure, curves: pd.DataFrame, row: int, column: int) -> None:
+    """One panel's lines, thinner than those of a whole figure."""
+    traces = []
+    for (model, member), part in curves.sort_values("level", kind="stable").groupby(["model", "member"], sort=False):
+        look, kind = style(str(model)), _member_text(bool(member))
+        traces.append(_band(part["level"], part["low"], part["high"], look.colour))
+        name = f"{look.label}, {kind}"
+        traces.append(_line(part["level"], part["mean"], name, look, bool(member), width=1.8, size=5))
+    figure.add_traces(traces, rows=row, cols=column)
+
+
+def _gap_text(gaps: pd.DataFrame) -> str:
+    """Each model's largest difference behind its marker; in brackets where it never leaves the null band."""
+    texts = []
+    for row in gaps.to_dict("records"):
+        number = f"{row['difference']:+.2f}"
+        texts.append(f"{glyph(style(str(row['model'])))} {number if row['outside'] else f'({number})'}")
+    return "gap " + "  ".join(texts)
 
 
 def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:
@@ -416,3 +492,184 @@ def guess(
     figure.update_xaxes(tickformat=".0%", title="pixels removed, most important first")
     figure.update_xaxes(range=_levels_range(curve["level"]))
     return _finish(figure, height, 190)
+
+
+ORDER_TEXTS = {"morf": "MoRF: most important pixels first", "lerf": "LeRF: least important pixels first"}
+
+
+def image_curves(
+    path: pd.DataFrame, means: pd.DataFrame | None, model: str, level: float, member: bool | None = None
+) -> go.Figure:
+    """One image's confidence along both removal orders over the means of members and non-members, with a cursor.
+
+    `path`: order, level, confidence; `means`: order, level, member, mean, low, high; `level`: where the cursor stands.
+    The image's line is dotted while its membership (`member`) is not told.
+    """
+    height, gap, look = 500, 0.26, style(model)
+    orders = [order for order in ORDER_TEXTS if order in set(path["order"])]
+    figure = make_subplots(rows=max(len(orders), 1), cols=1, shared_xaxes=True, vertical_spacing=gap)
+    pixels = (height - TOP - BOTTOM) * (1 - gap) / 2
+    for row, order in enumerate(orders, start=1):
+        panel, ends = _Panel(row, pixels, -0.03, 1.03), []
+        for group, part in () if means is None else means[means["order"] == order].groupby("member", sort=False):
+            part = part.sort_values("level")
+            figure.add_trace(_band(part["level"], part["low"], part["high"], look.colour, 0.22), row=row, col=1)
+            line = _line(part["level"], part["mean"], _member_text(bool(group)), look, bool(group))
+            figure.add_trace(line.update(mode="lines", line={"width": 1.4}), row=row, col=1)
+            ends.append(_End(part["level"].iloc[-1], part["mean"].iloc[-1], line.name, look, bool(group)))
+        own = path[path["order"] == order].sort_values("level")
+        line = _line(own["level"], own["confidence"], "this image", look, member is not False)
+        shape = "dot" if member is None else line.line.dash
+        figure.add_trace(line.update(line={"width": 3.5, "dash": shape}, marker={"size": 9}), row=row, col=1)
+        ends.append(
+            _End(own["level"].iloc[-1], own["confidence"].iloc[-1], "<b>this image</b>", look, member is not False)
+        )
+        _label_ends(figure, panel, ends)
+        _heading(figure, ORDER_TEXTS[order], "confidence in the class; line: the pixels removed above", row)
+        figure.update_yaxes(range=[panel.low, panel.high], title="confidence", row=row, col=1)
+        figure.add_vline(x=level, line={"color": GREY, "width": 2}, row=row, col=1)
+    figure.update_xaxes(tickformat=".0%", range=_levels_range(path["level"]))
+    figure.update_xaxes(title="pixels removed", row=len(orders), col=1)
+    return _finish(figure, height, 130)
+
+
+BINS = 30  # of an audit score's distribution
+SHOWN = (0.01, 0.99)  # quantiles between which scores are drawn; those beyond are counted in the outermost bins
+
+
+def belief(scores: pd.DataFrame, score: float | None, model: str) -> go.Figure:
+    """How the audit's scores spread over members and non-members, and where one image stands among them.
+
+    `scores`: member, score (log odds of membership); `score`: the image's own, None where it is not known.
+    """
+    height, look = 300, style(model)
+    figure = make_subplots(rows=1, cols=1)
+    known = scores[np.isfinite(scores["score"])]
+    low, high = np.quantile(known["score"], SHOWN) if len(known) else (-1.0, 1.0)
+    low, high = (low, high) if high > low else (low - 1.0, low + 1.0)
+    edges, top, ends = np.linspace(low, high, BINS + 1), 0.0, []
+    middles = pd.Series((edges[1:] + edges[:-1]) / 2)
+    for group, part in known.groupby("member", sort=False):
+        counts = np.histogram(np.clip(part["score"], low, high), edges)[0] / len(part)
+        line = _line(middles, pd.Series(counts), _member_text(bool(group)), look, bool(group), ".1%")
+        figure.add_trace(line.update(mode="lines", line={"shape": "hvh"}))
+        top = max(top, float(counts.max()))
+        ends.append(_End(float(middles.iloc[-1]), float(counts[-1]), line.name, look, bool(group)))
+    panel = _Panel(1, height - TOP - BOTTOM, 0.0, 1.15 * top or 1.0)
+    figure.add_vline(x=0, line={"color": GREY, "width": 1, "dash": "dot"})
+    if score is not None and np.isfinite(score):
+        x = float(np.clip(score, low, high))
+        mark = {"color": look.colour, "size": 14, "symbol": look.symbol, "line": {"width": 1, "color": "white"}}
+        figure.add_trace(
+            go.Scatter(
+                x=[x, x], y=[0.0, 1.04 * top], mode="lines+markers", line={"color": look.colour, "width": 2.5},
+                marker=mark | {"opacity": [0.0, 1.0]}, name="this image", hovertemplate=f"score {score:+.2f}",
+                showlegend=False,
+            )
+        )  # fmt: skip
+    _label_ends(figure, panel, ends)
+    _heading(figure, "Audit score of all images", "share of each group; marked: this image; dotted: undecided", 1)
+    figure.update_yaxes(range=[panel.low, panel.high], title="share", tickformat=".0%")
+    pad = 0.03 * (high - low)
+    figure.update_xaxes(range=[low - pad, high + pad], title="score: left non-member, right member")
+    return _finish(figure, height, 130).update_layout(hovermode="closest")
+
+
+# ---- fidelity
+
+SCORES: dict[str, str] = {"ssim": "SSIM", "mse": "MSE", "cosine": "Cosine", "cosine_unscaled": "Cosine, unscaled"}
+SHUFFLED = Style("Shuffled pairs", GREY, "x")
+_ROW = 30  # pixels of one line of dots
+
+
+def fidelity(means: pd.DataFrame) -> go.Figure:
+    """How alike the maps of defended and undefended models are, beside both controls: one panel per score.
+
+    `means`: model, images (`all`, `correct`), metric, pair (`pair`, `shuffled`, `second_seed`), mean, low, high, n, as
+    `tables.fidelity` gives them. Filled markers: all images; open ones: those that both models get right. Of the second
+    seed, which has nothing to do with the defense, one line is drawn.
+    """
+    models = list(dict.fromkeys(means["model"]))
+    lines = [(model, "pair", style(str(model))) for model in models]
+    lines += [
+        (model, "shuffled", SHUFFLED if len(models) == 1 else Style(f"Shuffled, {style(str(model)).label}", GREY, "x"))
+        for model in models
+    ]
+    lines.append((models[0], "second_seed", style("control")))
+    metrics = list(dict.fromkeys(means["metric"]))
+    plot, gap = _ROW * len(lines), TOP + 34
+    height = TOP + BOTTOM + len(metrics) * plot + (len(metrics) - 1) * gap
+    figure = make_subplots(rows=len(metrics), cols=1, vertical_spacing=gap / (height - TOP - BOTTOM))
+    for number, metric in enumerate(metrics, 1):
+        part = means[means["metric"] == metric]
+        for place, (model, pair, look) in enumerate(lines):
+            rows = part[(part["model"] == model) & (part["pair"] == pair)]
+            for images, shift in (("all", 0.13), ("correct", -0.2)):
+                known = rows[(rows["images"] == images) & rows["mean"].notna()]
+                figure.add_trace(_dot(known, len(lines) - 1 - place + shift, look, images), row=number, col=1)
+        better = "smaller" if metric == "mse" else "larger"
+        _heading(figure, SCORES.get(str(metric), str(metric)), f"{better}: more alike", number)
+        figure.update_xaxes(range=_axis_range(part["mean"], part["low"], part["high"]), row=number, col=1)
+    figure.update_yaxes(
+        tickvals=list(range(len(lines)))[::-1], ticktext=[f"{look.label} {glyph(look)}" for _, _, look in lines],
+        range=[-0.6, len(lines) - 0.4], showgrid=False, automargin=True,
+    )  # fmt: skip
+    _finish(figure, height, right=24).update_layout(hovermode="closest")
+    return figure.update_xaxes(showgrid=True, nticks=6)
+
+
+def _dot(rows: pd.DataFrame, place: float, look: Style, images: str) -> go.Scatter:
+    """A mean with its interval; `rows` holds one row, or none where there is no mean."""
+    of = "all images" if images == "all" else "images that both models get right"
+    return go.Scatter(
+        x=rows["mean"], y=[place] * len(rows), mode="markers", name=look.label, showlegend=False,
+        error_x={
+            "type": "data", "array": rows["high"] - rows["mean"], "arrayminus": rows["mean"] - rows["low"],
+            "color": look.colour, "thickness": 1.5, "width": 4,
+        },
+        marker={
+            "symbol": look.symbol if images == "all" else f"{look.symbol}-open", "color": look.colour,
+            "size": 10 if images == "all" else 8,
+        },
+        customdata=rows[["low", "high", "n"]],
+        hovertemplate=f"{look.label}, {of}<br>%{{x:.3f}} (%{{customdata[0]:.3f}} to %{{customdata[1]:.3f}}), "
+        "n %{customdata[2]}<extra></extra>",
+    )  # fmt: skip
+
+
+def scores(frame: pd.DataFrame, metric: str, model: str) -> go.Figure:
+    """The scores of single images behind a mean: the pair, the second seed and the shuffled pairs, on one axis.
+
+    `frame`: `fidelity/scores.parquet`. Solid line: mean; dotted line: median.
+    """
+    name = SCORES.get(metric, metric)
+    panels = (
+        ("", style(model), f"{style(model).label} and undefended"),
+        ("_second_seed", style("control"), "Two undefended seeds"),
+        ("_shuffled", SHUFFLED, "Shuffled pairs"),
+    )
+    values = [frame[f"{metric}{ending}"].dropna().to_numpy(float) for ending, _, _ in panels]
+    low, high = _axis_range(*values)
+    bins = {"start": low, "end": high, "size": (high - low) / 50}
+    plot, gap = 84, TOP + 8
+    height = TOP + BOTTOM + 3 * plot + 2 * gap
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=gap / (height - TOP - BOTTOM))
+    for number, ((_, look, text), part) in enumerate(zip(panels, values, strict=True), 1):
+        figure.add_trace(
+            go.Histogram(
+                x=part, xbins=bins, marker={"color": rgba(look.colour, 0.45)}, name=text, showlegend=False,
+                hovertemplate=f"{text}<br>{name} %{{x}}: %{{y}} images<extra></extra>",
+            ),
+            row=number, col=1,
+        )  # fmt: skip
+        below = "no image has this score"
+        if part.size:
+            mean, median = float(part.mean()), float(np.median(part))
+            below = f"mean {mean:.3f} (solid), median {median:.3f} (dotted), n {part.size:,}"
+            for value, dash in ((mean, "solid"), (median, "dot")):
+                figure.add_vline(x=value, line={"color": look.colour, "width": 2.5, "dash": dash}, row=number, col=1)
+        _heading(figure, text, below, number)
+    figure.update_yaxes(title="images", nticks=3)
+    figure.update_xaxes(range=[low, high])
+    figure.update_xaxes(title=f"{name} of one image ({'smaller' if metric == 'mse' else 'larger'}: more alike)", row=3)
+    return _finish(figure, height, right=24).update_layout(hovermode="closest", bargap=0.04)

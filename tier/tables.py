@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tier import stats
 from tier.config import Experiment
 
 RUN_COLUMNS = (
@@ -262,6 +263,30 @@ def stack(parts: Mapping[str, pd.DataFrame], order: str | None = None) -> pd.Dat
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["model"])
 
 
+def by_explainer(parts: Mapping[str, Mapping[str, pd.DataFrame]], order: str) -> pd.DataFrame:
+    """Frames of several explainers and models, `parts[explainer][model]`, as one with columns `explainer` and `model`;
+    only the rows of one removal order.
+    """
+    frames = [stack(of, order).assign(explainer=name) for name, of in parts.items() if of]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["explainer", "model", "level"])
+
+
+def gaps(difference: pd.DataFrame) -> pd.DataFrame:
+    """How far apart members and non-members come under each explainer, from stacked `difference.parquet` of one order.
+
+    Columns: explainer, model; level, difference, low, high, of the largest difference in size; `outside`: at how many
+    levels it lies outside the null band; `levels`: of how many. Only levels at which pixels are removed count: before,
+    the difference is the same under every explainer.
+    """
+    columns = ["explainer", "model", "level", "difference", "low", "high"]
+    rows = []
+    for _, part in difference[difference["level"] > 0].groupby(["explainer", "model"], sort=False):
+        largest = part.iloc[int(part["difference"].abs().to_numpy().argmax())][columns]
+        outside = (part["difference"] < part["null_low"]) | (part["difference"] > part["null_high"])
+        rows.append({**largest, "outside": int(outside.sum()), "levels": len(part)})
+    return pd.DataFrame(rows, columns=[*columns, "outside", "levels"])
+
+
 def profile(frame: pd.DataFrame, unit: str) -> pd.DataFrame:
     """A divergence profile in long form: level, member, mean, sd, n, low, high."""
     rows = frame[frame["unit"] == unit].sort_values("level")
@@ -312,3 +337,196 @@ def game(samples: pd.DataFrame, scores: pd.DataFrame | None, seed: int, rounds: 
 def curve(row: Mapping[str, Any], levels: Iterable[float]) -> pd.DataFrame:
     """One row of `game` as level, confidence."""
     return pd.DataFrame([{"level": level, "confidence": row[f"confidence_{i}"]} for i, level in enumerate(levels)])
+
+
+# ---- fidelity and the gallery
+
+FIDELITY = ("ssim", "mse", "cosine", "cosine_unscaled")
+LESS_IS_MORE = ("mse",)  # the scores of which a smaller one means more alike
+PAIRS = {"pair": "", "shuffled": "_shuffled", "second_seed": "_second_seed"}  # what is compared: the columns' ending
+ARRANGED = ("drawn", "best", "median", "worst")
+
+
+def fidelity(scores: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Mean scores of `fidelity/scores.parquet` by model, beside both controls, over all and over the correct images.
+
+    Columns: model, images (`all`, `correct`: both models right), metric, pair (`pair`: defended against undefended;
+    `shuffled`: against the undefended map of another image; `second_seed`: two undefended models), mean, low, high, n.
+    Rows of `pair` also hold `over_shuffled` and `over_second_seed`: by how much more alike it is than that control,
+    the mean of the differences on the same images (positive: more alike, also for mse), each with `_low`, `_high`.
+    Intervals are 95 % bootstrap intervals over images; a score without a value counts nowhere.
+    """
+    rows: list[dict[str, Any]] = []
+    for model, frame in scores.items():
+        for images, part in (("all", frame), ("correct", frame[frame["correct"].astype(bool)])):
+            made = _means(part.assign(**_more_alike(part)))
+            for metric in FIDELITY:
+                for pair, ending in PAIRS.items():
+                    row = {"model": model, "images": images, "metric": metric, "pair": pair}
+                    row |= made[f"{metric}{ending}"]
+                    if pair == "pair":
+                        row |= _over(made, metric)
+                    rows.append(row)
+    ends = ("", "_low", "_high")
+    over = [f"over_{control}{end}" for control in ("shuffled", "second_seed") for end in ends]
+    return pd.DataFrame(rows, columns=["model", "images", "metric", "pair", "mean", "low", "high", "n", *over])
+
+
+def _more_alike(part: pd.DataFrame) -> dict[str, pd.Series]:
+    """By image, how much more alike a pair is than each control on the same image."""
+    made = {}
+    for metric in FIDELITY:
+        sign = -1.0 if metric in LESS_IS_MORE else 1.0
+        for control in ("shuffled", "second_seed"):
+            made[f"{metric}_over_{control}"] = sign * (part[metric] - part[f"{metric}_{control}"])
+    return made
+
+
+def _over(made: Mapping[str, Mapping[str, Any]], metric: str) -> dict[str, Any]:
+    """The columns of `fidelity` that compare a pair with its controls."""
+    row: dict[str, Any] = {}
+    for control in ("shuffled", "second_seed"):
+        of = made[f"{metric}_over_{control}"]
+        name = f"over_{control}"
+        row |= {name: of["mean"], f"{name}_low": of["low"], f"{name}_high": of["high"]}
+    return row
+
+
+def _means(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Mean, low, high and n of every column of scores; columns known on the same images share their resamples."""
+    names = [name for name in frame.columns if str(name).startswith(FIDELITY)]
+    known = frame[names].notna()
+    found: dict[str, dict[str, Any]] = {}
+    groups: dict[bytes, list[str]] = {}
+    for name in names:
+        groups.setdefault(known[name].to_numpy().tobytes(), []).append(name)
+    for group in groups.values():
+        values = frame.loc[known[group[0]], group].to_numpy(np.float64)
+        n = len(values)
+        mean = values.mean(0) if n else np.full(len(group), np.nan)
+        low, high = stats.mean_interval(values) if n > 1 else (np.full(len(group), np.nan),) * 2
+        for i, name in enumerate(group):
+            found[name] = {"mean": float(mean[i]), "low": float(low[i]), "high": float(high[i]), "n": n}
+    return found
+
+
+def fidelity_wide(means: pd.DataFrame) -> pd.DataFrame:
+    """`fidelity` with a line per model, images and metric: `pair`, `shuffled` and `second_seed` beside each other.
+
+    Each has `_low` and `_high`; `n` counts the images behind `pair`.
+    """
+    keys = ["model", "images", "metric"]
+    over = [name for name in means.columns if str(name).startswith("over_")]
+    made = means[means["pair"] == "pair"][[*keys, "n", *over]]
+    for pair in PAIRS:
+        part = means[means["pair"] == pair][[*keys, "mean", "low", "high"]]
+        names = {"mean": pair, "low": f"{pair}_low", "high": f"{pair}_high"}
+        made = made.merge(part.rename(columns=names), on=keys, how="left")
+    return made.reset_index(drop=True)
+
+
+def triplets(looks: Mapping[str, pd.DataFrame], scores: pd.DataFrame | None) -> pd.DataFrame:
+    """The images that every model's gallery holds, in the order drawn, by row of the data set.
+
+    `looks`: by model, `gallery.parquet` indexed by row; `scores`: the fidelity scores that images are arranged by.
+    Columns: member, label, right (bool: all these models are), `FIDELITY` (null without scores).
+    """
+    first = next(iter(looks.values()))
+    shared = first.index
+    for frame in looks.values():
+        shared = shared[shared.isin(frame.index)]
+    right = np.ones(len(shared), bool)
+    for frame in looks.values():
+        right &= (frame.loc[shared, "predicted"] == frame.loc[shared, "label"]).to_numpy()
+    made = first.loc[shared, ["member", "label"]].assign(member=first.loc[shared, "member"].astype(bool), right=right)
+    if scores is None:
+        return made.assign(**dict.fromkeys(FIDELITY, np.nan))
+    return made.join(scores.drop_duplicates("index").set_index("index")[list(FIDELITY)])
+
+
+def arranged(frame: pd.DataFrame, order: str, metric: str) -> pd.DataFrame:
+    """`triplets` as drawn, or most alike (`best`), least alike (`worst`) or nearest to the median first by a score.
+
+    Images without a score come last. Raises ValueError for an unknown order.
+    """
+    if order not in ARRANGED:
+        raise ValueError(f"unknown order '{order}'; choose one of {', '.join(ARRANGED)}")
+    if order == "drawn":
+        return frame
+    value = frame[metric].astype(float)
+    place = (value - value.median()).abs() if order == "median" else value
+    rising = order == "median" or (order == "best") == (metric in LESS_IS_MORE)
+    return frame.loc[place.sort_values(ascending=rising, kind="stable", na_position="last").index]
+
+
+# ---- one image
+
+
+def deck(images: pd.DataFrame, seed: int = 0) -> np.ndarray:
+    """The data set's rows in the order in which single images are numbered: image k is `deck(...)[k - 1]`.
+
+    `images` has a column `index`, in any order. A seeded shuffle, so that neither an image's number nor its neighbours
+    tell whether a model has seen it.
+    """
+    return np.random.default_rng(seed).permutation(np.unique(images["index"].to_numpy(np.int64)))
+
+
+def undecided(scores: pd.DataFrame, cards: np.ndarray) -> list[int]:
+    """The numbers of the images by how near their cross-fitted score is to 0, where the attack cannot decide.
+
+    The hardest come first. An order by how wrong the attack is would give membership away together with the score.
+    Images without a finite score are left out.
+    """
+    known = scores[np.isfinite(scores["score"])]
+    numbers = {int(row): number for number, row in enumerate(cards, start=1)}
+    order = known.assign(distance=known["score"].abs()).sort_values(["distance", "index"])["index"]
+    return [numbers[int(row)] for row in order if int(row) in numbers]
+
+
+def standing(scores: pd.DataFrame, score: float) -> dict[str, float]:
+    """Where a score stands among members and among non-members: the share of each with a lower one, ties half.
+
+    NaN for a score that is not finite and for a group without images.
+    """
+    shares = {}
+    for name, group in (("members", scores["member"]), ("nonmembers", ~scores["member"].astype(bool))):
+        values = scores["score"][group.astype(bool)].to_numpy(np.float64)
+        below = (values < score).sum() + 0.5 * (values == score).sum()
+        shares[name] = float(below / len(values)) if len(values) and np.isfinite(score) else float("nan")
+    return shares
+
+
+def image_path(paths: Mapping[str, Iterable[float]], levels: Iterable[float]) -> pd.DataFrame:
+    """One image's confidence along both removal orders, from log confidences: order, level, confidence."""
+    places = list(levels)
+    parts = [
+        pd.DataFrame({"order": order, "level": places, "confidence": np.exp(np.asarray(list(path), np.float64))})
+        for order, path in paths.items()
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["order", "level", "confidence"])
+
+
+def stored_path(samples: pd.DataFrame, row: int, levels: Iterable[float]) -> pd.DataFrame | None:
+    """`image_path` of one row of the data set in trajectory/samples.parquet, or None when it has no such image."""
+    found = samples[samples["index"] == row]
+    places = list(levels)
+    if not len(found):
+        return None
+    return image_path(
+        {o: found[[f"{o}_{i}" for i in range(len(places))]].iloc[0].to_numpy(np.float64) for o in ("morf", "lerf")},
+        places,
+    )
+
+
+def with_means(path: pd.DataFrame, means: pd.DataFrame | None) -> pd.DataFrame:
+    """`image_path` beside the mean confidence of members and non-members at the same levels: what a reader keeps.
+
+    `means` is trajectory/curves.parquet. Adds members, members_low, members_high, and the same for nonmembers.
+    """
+    if means is None:
+        return path
+    for word, member in (("members", True), ("nonmembers", False)):
+        part = means[means["member"].astype(bool) == member][["order", "level", "mean", "low", "high"]]
+        names = {"mean": word, "low": f"{word}_low", "high": f"{word}_high"}
+        path = path.merge(part.rename(columns=names), on=["order", "level"], how="left")
+    return path

@@ -1,19 +1,21 @@
 """A store with made-up but plausible results in the exact schemas of the stages, for tests of pages only."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pandas as pd
 
-from tier import experiment
-from tier.config import Experiment
+from tier import experiment, figures, gallery
+from tier.config import Experiment, Inspect
 from tier.presets import Preset
 from tier.store import Store
 
 LEVELS = np.arange(10) / 10
 IMAGES = 60  # of each kind
+# how far apart members and non-members come under an explainer, against the plain gradient
+EXPLAINERS = dict(zip(figures.EXPLAINERS, (1.0, 0.9, 0.7, 0.8, 0.6, 1.2, 1.1, 0.0), strict=True))
 # test accuracy, audit balanced accuracy and how far members' curves lie above non-members'
 FINAL = {"none": (0.60, 0.90, 0.14), "augmentation": (0.68, 0.64, 0.04), "tier_reg": (0.55, 0.78, 0.09)}
 
@@ -97,6 +99,7 @@ def profile(distance: float) -> pd.DataFrame:
 def metrics(one: Experiment) -> dict[str, dict[str, object]]:
     """The made-up figures of each stage; a report holds them all."""
     accuracy, leak, _ = strength(one)
+    layer = "blocks.5" if one.explain.name.startswith("gradcam") else None
     members, nonmembers = one.split.target_train, one.split.target_test
     audited = {
         "crossfit_balanced_accuracy": leak, "crossfit_balanced_accuracy_low": leak - 0.02,
@@ -113,7 +116,7 @@ def metrics(one: Experiment) -> dict[str, dict[str, object]]:
     }  # fmt: skip
     parts: dict[str, dict[str, object]] = {
         "train": trained,
-        "trajectory": {"degenerate_maps": 0, "cam_layer": None, "images": members + nonmembers},
+        "trajectory": {"degenerate_maps": 0, "cam_layer": layer, "images": members + nonmembers},
         "divergence": {"images": members + nonmembers},
         "audit": audited,
     }
@@ -131,8 +134,9 @@ def add(
 ) -> None:
     """Write made-up results of one run; `told` replaces some of the figures, in whichever stage has them."""
     plain = one.canonical()
-    distance = strength(one)[2]
-    means, differences, samples = curves(distance, np.random.default_rng(one.train.seed))
+    distance = strength(one)[2] * EXPLAINERS[one.explain.name]
+    seeds = [one.train.seed, list(EXPLAINERS).index(one.explain.name)]
+    means, differences, samples = curves(distance, np.random.default_rng(seeds))
     scores = pd.DataFrame({"index": samples["index"], "member": samples["member"], "fold": 0})
     scores["score"] = np.where(samples["member"], 1.0, -1.0) * np.where(np.arange(len(samples)) % 5, 1, -1)
     files = {
@@ -173,7 +177,7 @@ def pinned(store: Store, preset: Preset) -> Preset:
 
 
 def fill(store: Store, preset: Preset) -> None:
-    """Headline runs of all defenses and seeds, the grid of `tier_full`, both paths, one run under Grad-CAM."""
+    """Headline runs of all defenses and seeds, the grid of `tier_full`, both paths, seed 0 under every explainer."""
     preset = pinned(store, preset)
     for defense in preset.defenses:
         for seed in preset.seeds:
@@ -182,5 +186,106 @@ def fill(store: Store, preset: Preset) -> None:
         add(store, one)
     for name in ("none", "augmentation"):
         add_path(store, preset.run(name))
-    bare = preset.run("none")
-    add(store, bare.with_(explain=bare.explain.model_copy(update={"name": "gradcam"})), ("trajectory", "audit"))
+    for defense in preset.defenses:
+        for name in list(EXPLAINERS)[1:]:
+            one = preset.run(defense, preset.seeds[0]).set({"explain.name": name})
+            add(store, one, ("trajectory", "divergence", "audit", "report"))
+    add_explanations(store, preset)
+
+
+PIXELS = 32  # of a side of the images that maps are made up for
+
+
+def seen(one: Experiment, seed: int, label: int, explainers: Sequence[str]) -> pd.DataFrame:
+    """Made-up columns of one image under several explainers: prediction, map, removal steps and curves."""
+    generator = np.random.default_rng([seed, one.train.seed])
+    maps = generator.normal(0, 1, (len(explainers), PIXELS, PIXELS))
+    places = np.argsort(np.argsort(-maps.reshape(len(explainers), -1), axis=1), axis=1)
+    counts = [max(1, round(level * PIXELS**2)) if level else 0 for level in LEVELS]
+    steps = {
+        order: np.searchsorted(counts, at, side="right").reshape(maps.shape).astype(np.uint8)
+        for order, at in (("morf", places), ("lerf", PIXELS**2 - 1 - places))
+    }
+    frame = pd.DataFrame({"label": label, "predicted": label, "confidence": np.float32(0.8), "target": label,
+                          **gallery.encode(maps, steps)})  # fmt: skip
+    for order, slope in (("morf", 4.0), ("lerf", 2.0)):
+        for i, level in enumerate(LEVELS):
+            frame[f"{order}_{i}"] = np.log(0.8 * np.exp(-slope * level)).astype(np.float32)
+    return frame.assign(explainer=list(explainers))
+
+
+def add_inspect(store: Store, one: Experiment, asked: Inspect, score: float | None = None) -> None:
+    """Write what one model makes of one image, and (`score`) what the audit says of an upload."""
+    view = one.with_(inspect=asked)
+    label = (asked.row or 0) % 24 if asked.label is None else asked.label
+    table = seen(one, 0 if asked.row is None else asked.row, label, list(EXPLAINERS))
+    table = table.assign(index=-1 if asked.row is None else asked.row, member=pd.array([None] * 8, dtype="boolean"))
+    told = {
+        "label": label, "predicted": label, "confidence": 0.8, "loss": 0.2, "height": PIXELS, "width": PIXELS,
+        "probabilities": [0.8 if k == label else 0.2 / 23 for k in range(24)], "cam_layer": "stages.2",
+    }  # fmt: skip
+    record = {"experiment": view.canonical().changed(), "seconds": 1.0, "fingerprint": view.data.fingerprint}
+    store.write("inspect", experiment.key("inspect", view), {"inspect.parquet": table}, record | {"metrics": told})
+    if score is not None:
+        verdict = record | {"metrics": {"score": score, "folds": [score] * 5}}
+        store.write("verdict", experiment.key("verdict", view), {}, verdict)
+
+
+ROWS = np.arange(2 * IMAGES) * 7 + 3  # of the data set: the images of every made-up result, members first
+CLASSES = 24
+LIKENESS = {"none": 0.0, "augmentation": 0.5, "tier_reg": 0.3, "tier_full": 0.1}  # share of a map that is the image's
+
+
+def add_explanations(store: Store, preset: Preset) -> None:
+    """Maps kept and fidelity of the headline runs of the first seed, under every explainer."""
+    for defense in preset.defenses:
+        for name in EXPLAINERS:
+            add_gallery(store, preset.run(defense, preset.seeds[0]).set({"explain.name": name}))
+            if defense.name != "none":
+                add_fidelity(store, preset.fidelity(defense, preset.seeds[0], name))
+
+
+def add_gallery(store: Store, one: Experiment) -> None:
+    """Write made-up maps: a spot whose place belongs to the image, under noise that belongs to the model."""
+    generator = np.random.default_rng([one.train.seed, len(one.defense.name)])
+    place = np.random.default_rng(0).integers(6, PIXELS - 6, (len(ROWS), 2, 1, 1))
+    y, x = np.mgrid[:PIXELS, :PIXELS]
+    spot = np.exp(-((y - place[:, 0]) ** 2 + (x - place[:, 1]) ** 2) / 30)
+    maps = spot + (0.6 - LIKENESS[one.defense.name]) * generator.normal(0, 0.5, spot.shape)
+    if one.explain.name in ("gradient", "vargrad", "gradcam", "gradcampp"):
+        maps = np.abs(maps)
+    maps[5] = 0.0  # an image under which no explainer finds anything
+    label = ROWS % CLASSES
+    predicted = np.where(generator.random(len(ROWS)) < 0.75, label, (label + 1) % CLASSES)
+    steps = {order: np.full(maps.shape, len(LEVELS), np.uint8) for order in gallery.ORDERS}
+    frame = pd.DataFrame({
+        "index": ROWS, "member": np.arange(len(ROWS)) < IMAGES, "label": label, "predicted": predicted,
+        "confidence": generator.uniform(0.3, 1, len(ROWS)).astype(np.float32), "target": label,
+        **gallery.encode(maps, steps),
+    })  # fmt: skip
+    for order in gallery.ORDERS:
+        for i, level in enumerate(LEVELS):
+            frame[f"{order}_{i}"] = np.float32(-level)
+    layer = "blocks.5" if one.explain.name.startswith("gradcam") else None
+    told = {"height": PIXELS, "width": PIXELS, "cam_layer": layer, "degenerate_maps": 1}
+    record = {"experiment": one.canonical().changed(), "metrics": told, "seconds": 1.0}
+    store.write("gallery", experiment.key("gallery", one), {"gallery.parquet": frame}, record)
+
+
+def add_fidelity(store: Store, one: Experiment) -> None:
+    """Write made-up scores: pairs above the shuffled control by the model's likeness, the second seed above both."""
+    generator = np.random.default_rng([3, len(one.defense.name), list(EXPLAINERS).index(one.explain.name)])
+    frame = pd.DataFrame({"index": ROWS, "member": np.arange(len(ROWS)) < IMAGES, "label": ROWS % CLASSES})
+    frame = frame.assign(correct=generator.random(len(ROWS)) < 0.6, agree=True)
+    for ending, above in (("", LIKENESS[one.defense.name]), ("_shuffled", 0.0), ("_second_seed", 0.6)):
+        for name, at, sign in (
+            ("ssim", 0.2, 0.5),
+            ("mse", 0.1, -0.1),
+            ("cosine", 0.5, 0.4),
+            ("cosine_unscaled", 0, 0.5),
+        ):
+            values = at + sign * above + generator.normal(0, 0.04, len(ROWS))
+            values[5] = np.nan
+            frame[f"{name}{ending}"] = values.astype(np.float32)
+    record = {"experiment": one.canonical().changed(), "metrics": {}, "seconds": 1.0}
+    store.write("fidelity", experiment.key("fidelity", one), {"scores.parquet": frame}, record)

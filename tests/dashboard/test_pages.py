@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import APP, PAGES, Open, charts, texts
 from tests.dashboard.engines import FakeEngine
-from tier import experiment, presets
+from tier import experiment, figures, presets
 from tier.presets import Preset
 from tier.store import Store
 
@@ -204,18 +205,102 @@ def test_scores_are_kept_apart_by_model(open_page: Open, full_store: Path) -> No
     assert "No image guessed yet" in texts(test)
 
 
+# ---- explainers
+
+
+@pytest.mark.parametrize("page", ["trajectories", "divergence"])
+def test_every_explainer_is_offered_and_a_link_names_it(page: str, open_page: Open, full_store: Path) -> None:
+    specs = {}
+    for name, label in figures.EXPLAINERS.items():
+        test = drawn(open_page(page, full_store, explainer=label, models=["Undefended", "TIER Full"]))
+        assert test.get_by_key("explainer").options == list(figures.EXPLAINERS.values())
+        assert test.get_by_key("explainer").value == name
+        assert "Not stored" not in texts(test)
+        settings = next(caption.value for caption in test.caption if "data: signs" in caption.value)
+        assert f"explainer: {label}" in settings
+        specs[name] = charts(test)[0].spec
+    assert len(set(specs.values())) == len(specs)  # each has a drawing of its own
+    assert drawn(open_page(page, full_store)).get_by_key("explainer").value == "gradient"
+
+
+def test_the_settings_line_names_what_acts_on_the_explainer_only(open_page: Open, full_store: Path) -> None:
+    acting = {"SmoothGrad": "samples 25", "Integrated Gradients": "steps 32", "LIME": "segments 40"}
+    for page in ("trajectories", "divergence"):
+        for label, text in acting.items():
+            said = texts(open_page(page, full_store, explainer=label, models=["Undefended"]))
+            assert [other for other in acting.values() if other in said] == [text]
+        said = texts(open_page(page, full_store, explainer="Grad-CAM++", models=["Undefended"]))
+        assert "layer: blocks.5" in said
+        assert "layer:" not in texts(open_page(page, full_store, explainer="SHAP", models=["Undefended"]))
+
+
+def test_the_papers_tables_stand_beside_the_gradient_only(open_page: Open, full_store: Path) -> None:
+    test = open_page("divergence", full_store)
+    assert [expander.label for expander in test.expander] == ["The paper's Tables I and III"]
+    assert "as in the paper" in texts(test)
+    other = open_page("divergence", full_store, explainer="SHAP")
+    assert not other.expander
+    assert "rank the pixels by the plain gradient" in texts(other)
+    assert "as in the paper" not in texts(other)
+
+
+def test_all_explainers_are_shown_side_by_side(open_page: Open, full_store: Path) -> None:
+    test = drawn(open_page("trajectories", full_store, view="All explainers", order="LeRF"))
+    (chart,) = charts(test)
+    titles = [f"<b>{label}</b>" for label in figures.EXPLAINERS.values()]
+    words = [note["text"].split("<br>")[0] for note in json.loads(chart.spec)["layout"]["annotations"]]
+    assert words[:8] == titles
+    assert "least important" in json.loads(chart.spec)["layout"]["annotations"][-1]["text"]
+    assert "Second seed" not in chart.alt
+    assert "of 8 explainers" in chart.alt
+    assert "Not stored" not in texts(test)
+    assert len([button for button in test.get("download_button") if "CSV" in button.proto.label]) == 1
+
+
+def test_explainers_missing_from_the_grid_are_named_and_computed_on_request(
+    open_page: Open, empty_store: Path, engine: FakeEngine
+) -> None:
+    store = Store(empty_store)
+    preset = synthetic.pinned(store, presets.get("signs"))
+    one = preset.run("none")
+    synthetic.add(store, one)
+    synthetic.add(store, one.set({"explain.name": "lime"}), ("trajectory",))
+    test = drawn(open_page("trajectories", empty_store, view="All explainers", models=["Undefended"]))
+    assert len(charts(test)) == 1
+    assert "of 2 explainers" in charts(test)[0].alt
+    missing = [name for name in figures.EXPLAINERS if name not in ("gradient", "lime")]
+    said = next(text.value for text in test.markdown if "Not stored" in text.value)
+    assert all(f"{figures.EXPLAINERS[name]}, Undefended" in said for name in missing)
+    test.button(key="compute_trajectory").click().run()
+    assert set(engine.known) == {experiment.key("trajectory", one.set({"explain.name": name})) for name in missing}
+
+
+@pytest.mark.parametrize(
+    ("page", "query"),
+    [("trajectories", {"view": "All explainers"}), ("trajectories", {"explainer": "LIME"}), ("divergence", {})],
+)
+def test_pages_of_explainers_draw_again_within_two_seconds(
+    page: str, query: dict[str, str], open_page: Open, full_store: Path
+) -> None:
+    """In processor time, which other programs on the machine do not lengthen."""
+    test = open_page(page, full_store, **query)
+    began = time.process_time()
+    drawn(test.run())
+    assert time.process_time() - began < 2.0
+
+
 # ---- what is not stored
 
 
 def test_missing_results_are_named_and_computed_on_request(
     open_page: Open, full_store: Path, engine: FakeEngine, preset: Preset
 ) -> None:
-    test = open_page("trajectories", full_store, explainer="Grad-CAM", models=["TIER Full"])
+    test = open_page("trajectories", full_store, explainer="Grad-CAM", models=["TIER Full"], seed="1")
     assert not charts(test)
     assert "TIER Full" in texts(test)
     test.button(key="compute_trajectory").click().run()
     assert [job.stage for job in engine.jobs()] == ["trajectory"]
-    one = preset.run("tier_full")
+    one = preset.run("tier_full", 1)
     wanted = experiment.key("trajectory", one.set({"explain.name": "gradcam"}))
     assert list(engine.known) == [wanted]
 

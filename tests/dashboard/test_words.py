@@ -50,6 +50,22 @@ def test_trajectories_tell_chance_from_evidence() -> None:
     assert "all inside the null band" in words.trajectories(difference(0.02, 0.05))["none"]
 
 
+def gap(explainer: str, difference: float, outside: int, model: str = "none") -> dict[str, object]:
+    return {"explainer": explainer, "model": model, "difference": difference, "outside": outside, "levels": 9}
+
+
+def test_the_grid_tells_explainers_apart_from_chance() -> None:
+    rows = [gap("gradient", 0.17, 9), gap("shap", -0.08, 1), gap("lime", 0.02, 0), gap("vargrad", -0.03, 0)]
+    said = words.trajectory_grid(pd.DataFrame([*rows, gap("gradient", 0.01, 0, "tier_full")]))
+    assert "leaves its null band under 2 of 4 explainers" in said["none"]
+    assert "of 9 levels): Gradient +0.17 (9), SHAP -0.08 (1)." in said["none"]
+    assert "It stays inside under LIME and VarGrad (-0.03 at the most)." in said["none"]
+    assert "under 0 of 1 explainer. It stays inside under Gradient (+0.01" in said["tier_full"]
+    everywhere = words.trajectory_grid(pd.DataFrame([gap("gradient", 0.17, 9)]))["none"]
+    assert "under 1 of 1 explainer" in everywhere
+    assert "stays inside" not in everywhere
+
+
 def effects_table(effects: list[float], p: float = 0.001) -> pd.DataFrame:
     return pd.DataFrame({
         "removed": [0.1 * (i + 1) for i in range(len(effects))], "members": 2.0, "nonmembers": 1.0, "d": effects,

@@ -98,6 +98,71 @@ def test_direct_labels_do_not_touch() -> None:
     assert np.diff(offsets).min() >= figures.LABEL_PIXELS - 1e-6
 
 
+def grid(names: tuple[str, ...], models: tuple[str, ...] = ("none", "tier_full")) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Curves and largest gaps of several explainers; the gap of the last one stays inside the null band."""
+    frame = pd.concat([curves(models).assign(explainer=name) for name in names], ignore_index=True)
+    gaps = [
+        {
+            "explainer": name,
+            "model": model,
+            "level": 0.2,
+            "difference": 0.1 + 0.01 * i,
+            "outside": 9 * (name != names[-1]),
+        }
+        for name in names
+        for i, model in enumerate(models)
+    ]
+    return frame, pd.DataFrame(gaps)
+
+
+def test_the_grid_has_a_panel_for_each_explainer_on_one_scale() -> None:
+    names, models = tuple(reversed(figures.EXPLAINERS)), ("none", "none", "tier_full", "tier_full")
+    figure = figures.trajectory_grid(*grid(names), "lerf")
+    titles = [a.text.split("<br>")[0] for a in figure.layout.annotations if "domain" in str(a.xref)]
+    assert titles == [f"<b>{label}</b>" for label in figures.EXPLAINERS.values()]  # in one order, whatever the input's
+    axes = [name for name in figure.to_dict()["layout"] if name.startswith("yaxis")]
+    assert len(axes) == 8
+    assert len({tuple(figure.layout[name].range) for name in axes}) == 1
+    for name in (f"x{i or ''}" for i in (0, 2, 3, 4, 5, 6, 7, 8)):
+        drawn = [trace for trace in lines(figure) if trace.xaxis == name]
+        assert [trace.line.dash for trace in drawn] == ["solid", "dash"] * 2
+        assert [trace.line.color for trace in drawn] == [figures.style(m).colour for m in models]
+    assert "least important" in " ".join(str(a.text) for a in figure.layout.annotations)
+
+
+def test_the_grid_draws_the_numbers_it_was_given() -> None:
+    frame, gaps = grid(("gradient", "lime"))
+    frame.loc[frame["explainer"] == "lime", ["mean", "low", "high"]] -= 0.2
+    figure = figures.trajectory_grid(frame, gaps, "morf")
+    for number, name in enumerate(("gradient", "lime")):
+        wanted = frame[(frame["explainer"] == name) & (frame["model"] == "none") & ~frame["member"]]["mean"]
+        trace = next(t for t in lines(figure) if t.name == "Undefended, non-members" and t.xaxis == ("x", "x2")[number])
+        np.testing.assert_allclose(trace.y, wanted)
+
+
+def test_the_grid_brackets_what_chance_could_make() -> None:
+    figure = figures.trajectory_grid(*grid(("gradient", "lime")), "morf")
+    below = [a.text.split("<br>")[1] for a in figure.layout.annotations if "domain" in str(a.xref)]
+    assert "+0.10" in below[0]
+    assert "+0.11" in below[0]
+    assert "(+0.10)" not in below[0]
+    assert "(+0.10)" in below[1]
+    assert "(+0.11)" in below[1]
+    assert "never outside the null band" in " ".join(str(a.text) for a in figure.layout.annotations)
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_the_grid_takes_any_number_of_explainers(count: int, columns: int) -> None:
+    figure = figures.trajectory_grid(*grid(tuple(figures.EXPLAINERS)[:count]), "morf", columns)
+    axes = [name for name in figure.to_dict()["layout"] if name.startswith("xaxis")]
+    assert len(axes) == count  # no empty panel
+    rows = -(-count // columns)
+    panel = (figure.layout.height - figure.layout.margin.t - figures.BOTTOM) * np.diff(figure.layout.yaxis.domain)[0]
+    assert panel == pytest.approx(figures.GRID_PIXELS, abs=1)  # as high in one row as in four
+    assert figure.layout.height < 500 * rows
+
+
 @pytest.mark.parametrize("wanted", [[0.1, 0.1, 0.1], [0.0, 1.0], [], [0.95, 0.99, 1.0], [0.3, 0.2, 0.25]])
 def test_spread_keeps_order_gap_and_bounds(wanted: list[float]) -> None:
     placed = figures.spread(wanted, 0.1, 0.0, 1.0)
@@ -224,3 +289,113 @@ def test_figures_leave_their_input_alone() -> None:
 
 def test_an_unknown_model_is_grey_under_its_own_name() -> None:
     assert figures.style("new_defense") == figures.Style("new_defense", figures.GREY, "x")
+
+
+# ---- one image
+
+
+def image_path() -> pd.DataFrame:
+    parts = [
+        pd.DataFrame({"order": order, "level": LEVELS, "confidence": np.exp(-slope * LEVELS)})
+        for order, slope in (("morf", 4.0), ("lerf", 1.0))
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def image_means() -> pd.DataFrame:
+    parts = [curves(("none",)).drop(columns="model").assign(order=order) for order in ("morf", "lerf")]
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.4, 0.9])
+def test_the_cursor_stands_at_the_level_on_both_curves(level: float) -> None:
+    figure = figures.image_curves(image_path(), image_means(), "none", level)
+    cursors = [shape for shape in figure.layout.shapes if shape.type == "line"]
+    assert [(shape.x0, shape.x1) for shape in cursors] == [(level, level)] * 2
+    assert [shape.xref for shape in cursors] == ["x", "x2"]
+
+
+@pytest.mark.parametrize("member, dash", [(None, "dot"), (True, "solid"), (False, "dash")])
+def test_an_images_line_tells_its_membership_only_when_it_is_told(member: bool | None, dash: str) -> None:
+    figure = figures.image_curves(image_path(), image_means(), "tier_full", 0.2, member)
+    own = [trace for trace in figure.data if trace.name == "this image"]
+    assert [trace.line.dash for trace in own] == [dash] * 2
+    assert list(own[0].y) == pytest.approx(list(np.exp(-4 * LEVELS)))
+    assert list(own[1].y) == pytest.approx(list(np.exp(-LEVELS)))
+
+
+def test_curves_of_an_image_do_without_means() -> None:
+    figure = figures.image_curves(image_path(), None, "none", 0.5)
+    assert [trace.name for trace in lines(figure)] == ["this image"] * 2
+
+
+def test_the_beliefs_figure_counts_every_image_and_marks_one() -> None:
+    generator = np.random.default_rng(0)
+    scores = pd.DataFrame({"member": [True] * 300 + [False] * 100, "score": generator.normal(0, 2, 400)})
+    scores.loc[0, "score"] = -100.0  # far out: counted in the outermost bin, the axis stays readable
+    figure = figures.belief(scores, 1.5, "none")
+    shares = {trace.name: np.sum(trace.y) for trace in lines(figure) if "members" in trace.name}
+    assert shares == {"members": pytest.approx(1.0), "non-members": pytest.approx(1.0)}
+    mark = next(trace for trace in figure.data if trace.name == "this image")
+    assert set(mark.x) == {1.5}
+    low, high = figure.layout.xaxis.range
+    assert -10 < low < high < 10
+    assert figures.belief(scores, -100.0, "none").data[-1].x[0] >= low
+
+
+@pytest.mark.parametrize("score", [None, float("nan")])
+def test_the_beliefs_figure_draws_without_a_score(score: float | None) -> None:
+    scores = pd.DataFrame({"member": [True, False], "score": [0.0, 0.0]})
+    assert "this image" not in {trace.name for trace in figures.belief(scores, score, "none").data}
+
+
+# ---- fidelity
+
+
+def fidelity_means(models: tuple[str, ...] = ("tier_full",)) -> pd.DataFrame:
+    rows = []
+    for model in models:
+        for metric, middle in (("ssim", 0.4), ("mse", 0.05), ("cosine", 0.8), ("cosine_unscaled", 0.3)):
+            for images, shift in (("all", 0.0), ("correct", 0.01)):
+                for pair, at in (("pair", 0.02), ("shuffled", 0.0), ("second_seed", 0.05)):
+                    mean = middle + shift + at
+                    row = {"model": model, "images": images, "metric": metric, "pair": pair, "mean": mean, "n": 1000}
+                    rows.append(row | {"low": mean - 0.005, "high": mean + 0.007})
+    return pd.DataFrame(rows)
+
+
+def test_every_mean_of_the_fidelity_stands_with_its_interval_in_its_own_panel() -> None:
+    means = fidelity_means()
+    figure = figures.fidelity(means)
+    assert len(figure.data) == len(means) == 24
+    drawn = {round(float(trace.x[0]), 6): trace for trace in figure.data}
+    for row in means.to_dict("records"):
+        trace = drawn[round(row["mean"], 6)]
+        assert trace.error_x.array[0] == pytest.approx(0.007)
+        assert trace.error_x.arrayminus[0] == pytest.approx(0.005)
+        assert trace.marker.symbol.endswith("-open") == (row["images"] == "correct")
+        panel = ["ssim", "mse", "cosine", "cosine_unscaled"].index(row["metric"])
+        assert trace.xaxis == ("x" if panel == 0 else f"x{panel + 1}")
+    text = " ".join(str(a.text) for a in figure.layout.annotations)
+    assert text.count("larger: more alike") == 3
+    assert text.count("smaller: more alike") == 1
+
+
+def test_controls_look_like_no_defended_model() -> None:
+    figure = figures.fidelity(fidelity_means(("tier_full", "augmentation")))
+    colours = {trace.name: trace.marker.color for trace in figure.data}
+    assert colours["TIER Full"] == figures.style("tier_full").colour
+    assert colours["Shuffled, TIER Full"] == colours["Shuffled, Augmentation"] == figures.GREY
+    assert colours["Second seed"] == figures.style("control").colour
+    assert len(figure.layout.yaxis.ticktext) == 5  # two models, their shuffled pairs, one second seed
+
+
+def test_scores_of_single_images_share_one_axis_and_name_mean_and_median() -> None:
+    frame = pd.DataFrame({"ssim": [0.1, 0.2, 0.6, np.nan], "ssim_second_seed": 0.7, "ssim_shuffled": np.nan})
+    figure = figures.scores(frame, "ssim", "tier_full")
+    assert [len(trace.x) for trace in figure.data] == [3, 4, 0]
+    assert len({(trace.xbins.start, trace.xbins.end, trace.xbins.size) for trace in figure.data}) == 1
+    text = " ".join(str(a.text) for a in figure.layout.annotations)
+    assert "mean 0.300 (solid), median 0.200 (dotted), n 3" in text
+    assert "no image has this score" in text
+    assert figure.layout.xaxis3.range[0] < 0.1 < 0.7 < figure.layout.xaxis3.range[1]

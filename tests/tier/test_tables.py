@@ -258,3 +258,201 @@ def test_the_game_copes_without_scores_and_with_few_images() -> None:
     made = tables.game(samples(6), None, seed=0, rounds=20)
     assert len(made) == 6
     assert made["attack"].isna().all()
+
+
+# ---- one image
+
+
+def scored(values: list[float], members: list[bool]) -> pd.DataFrame:
+    return pd.DataFrame({"index": np.arange(len(values)) * 10, "member": members, "score": values})
+
+
+def test_images_are_numbered_by_a_seeded_shuffle_of_all_rows() -> None:
+    images = pd.DataFrame({"index": np.arange(200) * 3, "member": np.arange(200) < 100})
+    cards = tables.deck(images)
+    assert sorted(cards) == list(images["index"])
+    assert list(cards) == list(tables.deck(images.sample(frac=1, random_state=1)))  # the stored order does not show
+    assert list(cards) != list(tables.deck(images, seed=1))
+    member = np.isin(cards, images["index"][images["member"]])
+    assert abs(np.corrcoef(member, np.arange(200))[0, 1]) < 0.15  # neither half holds the members
+    assert 70 <= (np.diff(member.astype(int)) != 0).sum() <= 130  # nor do they come in runs
+
+
+def test_the_hardest_images_are_those_nearest_to_undecided() -> None:
+    frame = scored([3.0, -0.1, np.nan, 0.2, -5.0], [True, True, False, False, False])
+    cards = tables.deck(frame)
+    numbers = tables.undecided(frame, cards)
+    assert [int(cards[number - 1]) for number in numbers] == [10, 30, 0, 40]  # 20 has no score
+    assert tables.undecided(frame, cards[cards != 30]) != numbers
+
+
+@pytest.mark.parametrize("score", [-9.0, 0.0, 1.0, 2.5, 9.0])
+def test_a_score_stands_where_counting_puts_it(score: float) -> None:
+    frame = scored([0.0, 1.0, 1.0, 3.0, 2.0, 1.0], [True, True, True, True, False, False])
+    found = tables.standing(frame, score)
+    for name, values in (("members", [0.0, 1.0, 1.0, 3.0]), ("nonmembers", [2.0, 1.0])):
+        shares = [1.0 if value < score else 0.5 if value == score else 0.0 for value in values]
+        assert found[name] == pytest.approx(sum(shares) / len(values))
+
+
+def test_a_score_that_is_none_stands_nowhere() -> None:
+    frame = scored([0.0, 1.0], [True, True])
+    assert np.isnan(tables.standing(frame, float("nan"))["members"])
+    assert np.isnan(tables.standing(frame, 0.5)["nonmembers"])
+
+
+def test_one_images_curves_come_from_its_row() -> None:
+    levels = (0.0, 0.5)
+    columns = {f"{order}_{i}": np.log([0.1 * (i + 1), 0.3 + 0.1 * i]) for order in ("morf", "lerf") for i in (0, 1)}
+    samples = pd.DataFrame({"index": [7, 9], "member": [True, False], **columns})
+    path = tables.stored_path(samples, 9, levels)
+    assert path is not None
+    assert list(path["confidence"].round(6)) == [0.3, 0.4, 0.3, 0.4]
+    assert list(path["order"]) == ["morf", "morf", "lerf", "lerf"]
+    assert tables.stored_path(samples, 8, levels) is None
+    means = pd.DataFrame({
+        "order": ["morf", "morf", "lerf", "lerf"] * 2, "level": [0.0, 0.5] * 4, "member": [True] * 4 + [False] * 4,
+        "mean": np.arange(8) / 10, "low": 0.0, "high": 1.0,
+    })  # fmt: skip
+    kept = tables.with_means(path, means)
+    assert list(kept["members"]) == [0.0, 0.1, 0.2, 0.3]
+    assert list(kept["nonmembers"]) == [0.4, 0.5, 0.6, 0.7]
+    assert tables.with_means(path, None) is path
+
+
+def removal(values: list[float], null: float = 0.05) -> pd.DataFrame:
+    """difference.parquet of two orders; the second one's differences are ten times the first's."""
+    parts = [
+        pd.DataFrame({"order": order, "level": np.arange(len(values)) / 10, "difference": factor * np.array(values)})
+        for order, factor in (("morf", 1.0), ("lerf", 10.0))
+    ]
+    frame = pd.concat(parts, ignore_index=True)
+    low, high = frame["difference"] - 0.01, frame["difference"] + 0.01
+    return frame.assign(low=low, high=high, null_low=-null, null_high=null)
+
+
+def test_gaps_are_the_largest_in_size_once_pixels_are_removed() -> None:
+    parts = {
+        "gradient": {"none": removal([0.9, 0.02, -0.2, 0.1]), "tier_full": removal([0.9, 0.01, 0.02, -0.03])},
+        "lime": {"none": removal([0.0, 0.051, 0.04, 0.0])},
+        "shap": {},
+    }
+    stacked = tables.by_explainer(parts, "morf")
+    assert set(stacked["order"]) == {"morf"}
+    assert len(stacked) == 12
+    gaps = tables.gaps(stacked).set_index(["explainer", "model"])
+    assert list(gaps.index) == [("gradient", "none"), ("gradient", "tier_full"), ("lime", "none")]
+    bare = gaps.loc[("gradient", "none")]
+    assert (bare["difference"], bare["level"], bare["low"], bare["high"]) == pytest.approx((-0.2, 0.2, -0.21, -0.19))
+    assert list(gaps["outside"]) == [2, 0, 1]  # of the three levels at which something is removed
+    assert list(gaps["levels"]) == [3, 3, 3]
+
+
+def test_gaps_of_nothing_are_an_empty_table() -> None:
+    empty = tables.gaps(tables.by_explainer({"gradient": {}}, "morf"))
+    assert len(empty) == 0
+    assert {"explainer", "model", "difference", "outside", "levels"} <= set(empty.columns)
+
+
+# ---- fidelity and the gallery
+
+
+def likeness(n: int = 40, shift: float = 0.2, seed: int = 0) -> pd.DataFrame:
+    """Scores in which pairs are more alike than shuffled ones by `shift`, with one image that has none."""
+    generator = np.random.default_rng(seed)
+    frame = pd.DataFrame({
+        "index": 10 * np.arange(n), "member": np.arange(n) < n // 2, "label": np.arange(n) % 3,
+        "correct": np.arange(n) % 4 > 0, "agree": True,
+    })  # fmt: skip
+    for metric in tables.FIDELITY:
+        sign = -1 if metric == "mse" else 1
+        for ending, above in (("", shift), ("_shuffled", 0.0), ("_second_seed", 2 * shift)):
+            frame[f"{metric}{ending}"] = 0.4 + sign * above + generator.normal(0, 0.05, n)
+    frame.loc[3, [name for name in frame.columns if str(name).startswith(tables.FIDELITY)]] = np.nan
+    return frame
+
+
+def test_fidelity_is_the_mean_of_the_images_that_have_a_score() -> None:
+    frame = likeness()
+    made = tables.fidelity({"tier_full": frame})
+    assert len(made) == 2 * 4 * 3
+    rows: list[dict[Any, Any]] = made.to_dict("records")
+    for row in rows:
+        part = frame if row["images"] == "all" else frame[frame["correct"]]
+        values = [value for value in part[f"{row['metric']}{tables.PAIRS[row['pair']]}"] if value == value]
+        assert row["n"] == len(values)
+        assert row["mean"] == pytest.approx(sum(values) / len(values))
+        error = 1.96 * np.std(values) / np.sqrt(len(values))
+        assert row["low"] == pytest.approx(row["mean"] - error, abs=0.3 * error)
+        assert row["high"] == pytest.approx(row["mean"] + error, abs=0.3 * error)
+
+
+def test_more_alike_counts_upwards_for_every_score_and_pairs_images() -> None:
+    frame = likeness()
+    made = tables.fidelity({"tier_full": frame})
+    pairs = made[(made["pair"] == "pair") & (made["images"] == "all")].set_index("metric")
+    for metric in tables.FIDELITY:
+        sign = -1 if metric == "mse" else 1
+        difference = (sign * (frame[metric] - frame[f"{metric}_shuffled"])).dropna()
+        assert pairs["over_shuffled"][metric] == pytest.approx(difference.mean())
+        assert 0 < pairs["over_shuffled_low"][metric] < difference.mean() < pairs["over_shuffled_high"][metric]
+        assert pairs["over_second_seed_high"][metric] < 0
+    assert made[made["pair"] != "pair"]["over_shuffled"].isna().all()
+
+
+def test_fidelity_without_a_single_score_is_unknown_not_an_error() -> None:
+    empty = likeness().head(0)
+    made = tables.fidelity({"tier_full": empty})
+    assert (made["n"] == 0).all()
+    assert made["mean"].isna().all()
+    one = tables.fidelity({"tier_full": likeness().head(1)})
+    known = one[one["images"] == "all"]
+    assert (known["n"] == 1).all()
+    assert known["mean"].notna().all()
+    assert known["low"].isna().all()  # one image has no spread
+
+
+def test_the_wide_table_repeats_the_means() -> None:
+    made = tables.fidelity({"tier_full": likeness(), "augmentation": likeness(seed=1)})
+    wide = tables.fidelity_wide(made)
+    assert len(wide) == 2 * 2 * 4
+    rows: list[dict[Any, Any]] = wide.to_dict("records")
+    for row in rows:
+        of = made[(made[["model", "images", "metric"]] == [row["model"], row["images"], row["metric"]]).all(axis=1)]
+        by = of.set_index("pair")
+        for pair in tables.PAIRS:
+            found = (row[pair], row[f"{pair}_low"], row[f"{pair}_high"])
+            assert found == tuple(by.loc[pair, ["mean", "low", "high"]])
+
+
+def looks(predicted: list[int], rows: list[int]) -> pd.DataFrame:
+    return pd.DataFrame({
+        "member": [row < 20 for row in rows], "label": [row // 10 % 3 for row in rows], "predicted": predicted,
+    }, index=pd.Index(rows, name="index"))  # fmt: skip
+
+
+def test_triplets_are_the_images_kept_for_every_model_right_where_all_are() -> None:
+    first, second = looks([0, 1, 2, 0], [0, 10, 20, 30]), looks([0, 2, 0], [30, 20, 10])
+    made = tables.triplets({"none": first, "tier_full": second}, likeness())
+    assert list(made.index) == [10, 20, 30]  # in the first one's order
+    assert list(made["right"]) == [False, True, True]
+    assert list(made["member"]) == [True, False, False]
+    frame = likeness().set_index("index")
+    assert list(made["ssim"][:2]) == list(frame.loc[[10, 20], "ssim"])
+    assert np.isnan(made["ssim"][30])
+    assert tables.triplets({"none": first}, None)[list(tables.FIDELITY)].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("metric", tables.FIDELITY)
+def test_triplets_are_arranged_by_likeness(metric: str) -> None:
+    frame = likeness().set_index("index")
+    sign = -1 if metric == "mse" else 1
+    known = [int(row) for row in (sign * frame[metric]).drop(30).sort_values().index]
+    assert list(tables.arranged(frame, "worst", metric).index) == [*known, 30]
+    assert list(tables.arranged(frame, "best", metric).index) == [*known[::-1], 30]
+    middle = tables.arranged(frame, "median", metric)
+    assert middle.index[0] == known[len(known) // 2]
+    assert middle.index[-1] == 30
+    assert list(tables.arranged(frame, "drawn", metric).index) == list(frame.index)
+    with pytest.raises(ValueError, match="choose one of drawn, best, median, worst"):
+        tables.arranged(frame, "sideways", metric)
