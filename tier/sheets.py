@@ -6,6 +6,7 @@ stay square and unsmoothed in every form, text stays text in SVG and PDF, and th
 
 import io
 import math
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from tier.figures import style
 from tier.pictures import Picture
 
 Form = Literal["png", "svg", "pdf"]
+TIED = "\u00a0"  # a no-break space keeps a score's name and its number on one line
 NARROWEST = 0.2  # width of the font's narrowest characters, in font sizes, rounded down
 FAMILY = ("DejaVu Sans", "sans-serif")  # matplotlib brings the first; who opens an SVG may lack it
 MAX_ROWS = 32
@@ -142,7 +144,8 @@ def _row(triplet: Triplet, signed: bool, shared: bool, absolute: bool) -> Row:
         if values is None:
             cells.append(Cell(None, "no result yet"))
             continue
-        said = [pictures.flaw(values), score_text(triplet.scores.get(name, {}))]
+        scores = score_text(triplet.scores.get(name, {})).replace(" ", TIED).replace(f",{TIED}", ", ")
+        said = [pictures.flaw(values), scores]
         cells.append(Cell(pictures.heat(values, limit, signed, absolute), "; ".join(part for part in said if part)))
     return Row(triplet.label, tuple(cells), triplet.detail)
 
@@ -162,13 +165,20 @@ def score_text(scores: Mapping[str, float]) -> str:
 def plain(text: str) -> str:
     """The text on one line, each character that the sheet's font lacks as a box, so that no form breaks on it."""
     glyphs = _font().get_charmap()
-    return "".join(char if ord(char) in glyphs and char.isprintable() else "□" for char in " ".join(text.split()))
+    text = re.sub(rf"[^\S{TIED}]+", " ", text).strip()
+    return "".join(char if char == TIED or (ord(char) in glyphs and char.isprintable()) else "□" for char in text)
 
 
 def wrapped(text: str, width: float, size: float, lines: int, bold: bool = False) -> list[str]:
-    """`text` in at most `lines` lines of `width` inches at `size` points; what does not fit ends in an ellipsis."""
+    """`text` in at most `lines` lines of `width` inches at `size` points; what does not fit ends in an ellipsis.
+
+    A line ends at a space, or within a word that is longer than a line, but not at a no-break space if it can.
+    """
+    return [line.replace(TIED, " ") for line in _lines(plain(text), width, size, lines, bold)]
+
+
+def _lines(rest: str, width: float, size: float, lines: int, bold: bool) -> list[str]:
     done: list[str] = []
-    rest = plain(text)
     while rest:
         last = len(done) == lines - 1
         count = _fitting(rest, width, size, bold, "…" if last else "")
@@ -436,7 +446,7 @@ def render(sheet: Sheet, form: Form) -> bytes:
 
 _SETTINGS: Any = {
     "svg.fonttype": "none", "svg.hashsalt": "tier", "svg.image_inline": True, "pdf.fonttype": 42, "pdf.compression": 6,
-    "image.composite_image": False, "text.usetex": False, "text.parse_math": False, "path.simplify": False,
+    "text.usetex": False, "path.simplify": False,
     "font.sans-serif": ["DejaVu Sans"],
 }  # fmt: skip
 

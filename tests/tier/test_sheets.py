@@ -164,6 +164,10 @@ class TestSvg:
             large = pictures.enlarge(picture, 8)
             assert sum(seen.shape == large.shape and (seen == large).all() for seen in found) == 1
 
+    def test_each_picture_stays_one_of_its_own(self) -> None:
+        root = ET.fromstring(sheets.render(explainer_sheet(), "svg"))
+        assert len(list(root.iter(f"{SVG}image"))) == 3 * len(EXPLAINERS) + 2  # cells and two colour bars
+
     def test_title_is_that_of_the_document_and_no_date_is_given(self) -> None:
         data = sheets.render(explainer_sheet(), "svg")
         title = ET.fromstring(data).find(f"{SVG}title")
@@ -335,7 +339,8 @@ class TestContent:
         flawed = {"none": np.zeros((32, 32)), "tier_full": np.full((32, 32), np.nan)}
         scores = {"tier_full": {"ssim": float("nan"), "mse": 0.0312}}
         cells = sheets.of_triplets("t", [Triplet("a", image(), flawed, False, scores)]).rows[0].cells
-        assert [cell.text for cell in cells] == ["", "all-zero map", "not a number; SSIM undefined, MSE 0.031"]
+        texts = [cell.text.replace("\u00a0", " ") for cell in cells]
+        assert texts == ["", "all-zero map", "not a number; SSIM undefined, MSE 0.031"]
 
     def test_scores_have_their_names(self) -> None:
         assert sheets.score_text({"ssim": 0.414, "cosine_unscaled": -0.1}) == "SSIM 0.41, unscaled cosine -0.10"
@@ -401,6 +406,14 @@ class TestTextFits:
         lines = sheets.wrapped(text, width, 7.0, 10_000)
         assert "".join(lines).replace(" ", "") == text.replace(" ", "")
         assert all(lines)
+
+    def test_a_scores_name_and_number_stay_together(self) -> None:
+        four = {"tier_full": {"ssim": 0.4, "mse": 0.04, "cosine": 0.9, "cosine_unscaled": 0.1}}
+        one = triplets()[0]
+        sheet = sheets.of_triplets("t", [Triplet("a", one.image, one.maps, False, four)])
+        texts = svg_texts(sheets.render(sheet, "svg"))
+        place = texts.index("SSIM 0.40, MSE 0.040,")
+        assert texts[place + 1 : place + 3] == ["cosine 0.90,", "unscaled cosine 0.10"]
 
     def test_a_line_is_as_full_as_it_can_be(self) -> None:
         words = "one two three four five six seven eight nine ten"
