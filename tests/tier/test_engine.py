@@ -797,7 +797,7 @@ def test_a_job_that_comes_first_is_not_held_up(tmp_path: Path) -> None:
 
 
 def test_the_first_job_finds_loaded_what_it_imports(tmp_path: Path) -> None:
-    """Whatever is slow among a report's imports comes with the modules that workers load as they start."""
+    """Whatever a report and an inspected image import slowly comes with the modules that workers load as they start."""
     code = """
 import importlib, sys
 from tests.tier.test_experiment import tiny
@@ -806,7 +806,11 @@ from tier.store import Store
 for name in engine.PRELOADED[engine.RUNNER]:
     importlib.import_module(name)
 before = set(sys.modules)
-experiment.ensure(Store(sys.argv[1]), "report", tiny(**{"train.epochs": 2}))
+store = Store(sys.argv[1])
+one = experiment.pin(store, tiny(**{"train.epochs": 2}), load=True)
+experiment.ensure(store, "report", one)
+row = int(experiment.target_sets(one.data, one.split)[1][0])
+experiment.ensure(store, "inspect", one.set({"inspect.row": row}))
 print(*sorted(set(sys.modules) - before))
 """
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
