@@ -9,13 +9,12 @@ import torch
 from captum.attr import LayerAttribution, LayerGradCam, Saliency
 from torch import Tensor, nn
 
-from tests.tier.toys import images, labels, net, pictures, plain_net, smooth_net
+from tests.tier.toys import degenerate, images, labels, net, pictures, plain_net, smooth_net
 from tier.config import EXPLAINER_SETTINGS, FAMILIES, ArchitectureName, Explain, ExplainerName
 from tier.explainers import (
     REGISTRY,
     attributions,
     default_layer,
-    degenerate,
     explain,
     explain_family,
     explained_class,

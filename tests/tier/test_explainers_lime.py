@@ -11,9 +11,9 @@ from captum.attr._core.lime import get_exp_kernel_similarity_function
 from sklearn.linear_model import LinearRegression, Ridge
 from torch import Tensor, nn
 
-from tests.tier.toys import images, labels, net, pictures, smooth_net
+from tests.tier.toys import degenerate, images, labels, net, pictures, smooth_net
 from tier.config import Explain
-from tier.explainers import degenerate, explain
+from tier.explainers import explain
 from tier.explainers.base import flat_baseline
 from tier.explainers.lime import keep_draws, kernel, lime, regress, removal_scores, ridge_operator, superpixels
 

@@ -1,9 +1,11 @@
 """Tiny images, nets and problems that the tests of the torch side share."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tier import config, models
+from tier import config, gallery, models
 from tier.models.blocks import Classifier
 from tier.training import Problem
 
@@ -73,3 +75,8 @@ def smooth_net(channels: int = 3, classes: int = 4, seed: int = 0) -> nn.Module:
             nn.Conv2d(channels, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 6, 3, padding=1), nn.Softplus(),
             nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(96, classes),
         )  # fmt: skip
+
+
+def degenerate(maps: Tensor) -> NDArray[np.bool_]:
+    """`tier.gallery.degenerate` of an explainer's maps."""
+    return gallery.degenerate(maps.numpy())

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tier.config import Explain
-from tier.explainers.base import degenerate, inspecting, over_channels
+from tier.explainers.base import inspecting, over_channels
 from tier.explainers.cam import cams, default_layer
 from tier.explainers.gradient import gradient
 from tier.explainers.integrated import completeness_gap, integrated_gradients
@@ -19,7 +19,7 @@ from tier.explainers.shap import gradient_shap
 from tier.runtime import as_pixels
 
 __all__ = [
-    "REGISTRY", "Attributions", "attributions", "completeness_gap", "default_layer", "degenerate", "explain",
+    "REGISTRY", "Attributions", "attributions", "completeness_gap", "default_layer", "explain",
     "explain_family", "explained_class",
 ]  # fmt: skip
 

@@ -27,12 +27,6 @@ def inspecting(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def degenerate(maps: Tensor) -> Tensor:
-    """Which maps `(B, H, W)` say nothing about order: all equal, or holding NaN or infinity; `(B,)` bool."""
-    flat = maps.flatten(1)
-    return ~torch.isfinite(flat).all(1) | (flat.amax(1) == flat.amin(1))
-
-
 def passes(draws: int, batch: int) -> Iterator[slice]:
     """The draws of each pass: as many as make `ROWS` rows with a batch of `batch` images, at least one."""
     step = max(1, ROWS // batch)
