@@ -7,10 +7,12 @@ import sys
 import time
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard import components
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import APP, PAGES, Open, charts, texts
 from tests.dashboard.engines import FakeEngine
@@ -255,6 +257,25 @@ def test_all_explainers_are_shown_side_by_side(open_page: Open, full_store: Path
     assert "of 8 explainers" in chart.alt
     assert "Not stored" not in texts(test)
     assert len([button for button in test.get("download_button") if "CSV" in button.proto.label]) == 1
+
+
+@pytest.mark.parametrize("phone", [True, False])
+def test_a_phone_gets_two_panels_in_a_row(
+    phone: bool, open_page: Open, full_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(components, "on_phone", lambda: phone)
+    layout = json.loads(charts(open_page("trajectories", full_store, view="All explainers"))[0].spec)["layout"]
+    lefts = {layout[axis]["domain"][0] for axis in layout if axis.startswith("xaxis")}
+    assert len(lefts) == (2 if phone else 4)
+
+
+def test_phones_say_that_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = {"Mozilla/5.0 (Linux; Android 14) Chrome/120.0 Mobile Safari/537.36": True, "Mozilla/5.0 (X11)": False}
+    for agent, phone in agents.items():
+        monkeypatch.setattr(components.st, "context", SimpleNamespace(headers={"User-Agent": agent}))
+        assert components.on_phone() is phone
+    monkeypatch.setattr(components.st, "context", SimpleNamespace(headers={}))
+    assert not components.on_phone()
 
 
 def test_explainers_missing_from_the_grid_are_named_and_computed_on_request(
