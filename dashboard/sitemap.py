@@ -14,6 +14,10 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
      "help": "How the model's confidence falls when an explanation's pixels are removed, for members and non-members."},
     {"file": "divergence", "title": "KL divergence", "icon": ":material/ssid_chart:",
      "help": "How far the model's answer moves when pixels are removed, with tests in the form of the paper's tables."},
+    {"file": "explanations", "title": "Explanations", "icon": ":material/imagesearch_roller:",
+     "help": "Maps of the undefended and the defended model side by side, with scores beside honest controls."},
+    {"file": "sample", "title": "Sample", "icon": ":material/search:",
+     "help": "One image under the lens: maps, removal path, the attack's belief, and your guess; also your own image."},
     {"file": "train", "title": "Train", "icon": ":material/tune:",
      "help": "Move lambda and beta, train a new model, and compare accuracy and leak with simpler defenses."},
     {"file": "runs", "title": "Runs", "icon": ":material/inventory_2:",
@@ -40,3 +44,11 @@ def card(file: str, heading: str, text: str, query: dict[str, str] | None = None
         st.markdown(text)
         st.space("stretch")
         st.page_link(PAGES / f"{file}.py", label=entry["title"], icon=entry["icon"], query_params=query)
+
+
+def link(file: str, label: str, query: dict[str, str]) -> None:
+    """A quiet link to a view of another page."""
+    if not any(entry["file"] == file for entry in _ENTRIES):
+        return
+    entry = next(entry for entry in _ENTRIES if entry["file"] == file)
+    st.page_link(PAGES / f"{file}.py", label=label, icon=entry["icon"], query_params=query)

@@ -7,7 +7,7 @@ a note, which the page shows. What a widget returns is checked once more: its ow
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import streamlit as st
 
@@ -124,6 +124,39 @@ def switch(label: str, *, key: str, help: str | None = None) -> bool:
     """An on/off choice, off at first."""
     _check(key, label, lambda value: value.lower() in ("true", "false"), "off")
     return st.toggle(label, key=key, help=help, bind=BIND)
+
+
+def tabs(labels: Sequence[str], *, key: str) -> dict[str, Any]:
+    """Tabs by label, the first one open at first; draw only in the one whose `open` is true."""
+    _check(key, "the tab", lambda value: value in labels, labels[0])
+    return dict(zip(labels, st.tabs(labels, key=key, bind=BIND), strict=True))
+
+
+def ready(key: str, value: object) -> None:
+    """Prepare a choice whose widget is not on screen, so that a button may make it and the address follows.
+
+    Streamlit writes a value that is set by the program to the address only where the run before knew the choice.
+    """
+    if key not in st.session_state and key not in st.query_params:
+        st.session_state[key] = value
+
+
+def slide(
+    label: str, low: float, high: float, *, key: str, default: float, step: float, help: str | None = None
+) -> float:
+    """A number between two limits, on a slider."""
+    _check(key, label, lambda value: _between(value, low, high), f"{default:g}")
+    chosen: float = st.slider(label, low, high, default, step, key=key, help=help, bind=BIND)
+    return min(max(chosen, low), high)
+
+
+def page(count: int, *, key: str) -> int:
+    """The page of a list that is shown, from 1 to `count`; the last one when the list has become shorter."""
+    if key in st.session_state:
+        st.session_state[key] = min(max(int(st.session_state[key]), 1), count)
+    else:
+        _check(key, "page", lambda value: value.isdecimal() and _between(value, 1, count), "the first page")
+    return min(max(st.pagination(count, key=key, bind=BIND), 1), count)
 
 
 def requester() -> str:

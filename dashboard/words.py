@@ -397,7 +397,8 @@ def fidelity(means: pd.DataFrame) -> dict[str, str]:
 
 def controls(frame: pd.DataFrame, metric: str, model: str) -> str:
     """What the scores under single images are to be held against: the mean of all pairs and of both controls."""
-    own, shuffled, seeds = (frame[f"{metric}{ending}"].mean() for ending in tables.PAIRS.values())
+    means: list[Any] = [frame[f"{metric}{ending}"].mean() for ending in tables.PAIRS.values()]
+    own, shuffled, seeds = means
     if pd.isna(own):
         return f"No image has a {score_name(metric)} of {label(model)} and the undefended model."
     parts = [f"{own:.2f} for {label(model)} and the undefended model"]
