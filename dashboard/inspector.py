@@ -286,14 +286,18 @@ def complete(what: Subject, seen: Sequence[Seen]) -> None:
 
 
 def _ask(stage: str, views: Mapping[str, Experiment]) -> list[tuple[str, Experiment, bool]]:
-    """Submit what nobody has asked for yet; says for each whether its run is over without a result."""
-    asked = []
+    """Submit what nobody has asked for yet; says for each whether its run is over without a result.
+
+    A run that was cancelled because its reader went on to another image is asked for anew, once per visit.
+    """
+    asked, before = [], st.session_state.get("inspecting", ())
     for view in {loaders.key(stage, view) or name: view for name, view in views.items()}.values():
         job = loaders.job(stage, view)
-        if job is None or job.status == "done":
+        left = job is not None and job.status == "cancelled" and job.key not in before
+        if job is None or job.status == "done" or left:
             loaders.engine().submit(stage, view, state.requester())
             state.remember_requester(True)
-        asked.append((stage, view, job is not None and job.status in ("failed", "cancelled")))
+        asked.append((stage, view, job is not None and not left and job.status in ("failed", "cancelled")))
     return asked
 
 
@@ -315,7 +319,11 @@ def _wait(wanted: Sequence[tuple[str, Experiment]]) -> None:
     shares = [min(max(job.fraction or 0.0, 0.0), 1.0) for job in jobs if job is not None]
     busy = next((job for job in jobs if job is not None and job.status == "running"), jobs[0])
     step = "waiting for the engine" if busy is None else state.plain(busy.step, 120)
+    if busy is not None and busy.step == "training":
+        step = f"first its model is trained once more, epoch {busy.epoch or 0} of {busy.epochs or '?'}"
     st.progress(sum(shares) / max(len(shares), 1), f"Explaining this image with {len(jobs)} runs: {step}")
+    if busy is not None and busy.step == "training":
+        st.caption("Its weights are not stored. From then on each image takes about a second.")
 
 
 # ---- the image and its maps

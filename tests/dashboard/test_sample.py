@@ -246,6 +246,13 @@ def test_a_fresh_image_is_inspected_without_a_click(
     press(test, "Next")
     assert set(engine.known) > wanted
     assert {key for key, _ in engine.cancelled} == wanted  # nobody waits for an image that was left
+    press(test, "Previous")
+    assert {engine.known[key].status for key in wanted} == {"queued"}  # and whoever comes back need not click
+    for key in wanted:
+        engine.known[key].status = "cancelled"  # on the page Runs, say
+    test.run()
+    assert {engine.known[key].status for key in wanted} == {"cancelled"}
+    assert "Try again" in [button.label for button in test.button]
 
 
 def test_a_failed_inspection_can_be_tried_again(open_page: Open, sample_store: Path, engine: FakeEngine) -> None:
