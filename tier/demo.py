@@ -46,8 +46,8 @@ def open_store(url: str | None = None, below: bool = True) -> Store:
 
 
 def headline(preset: Preset) -> Iterator[Job]:
-    """Every defense and seed, each explainer for the first seed, the early-stopping paths; of `signs` also the images
-    that pages show, and how like the defended maps are to the undefended ones.
+    """Every defense and seed, each explainer for the first seed and for the undefended control of the next seed, the
+    early-stopping paths; of `signs` also the images that pages show, and how like defended maps are to undefended ones.
     """
     for seed in preset.seeds:
         for defense in preset.defenses:
@@ -58,6 +58,10 @@ def headline(preset: Preset) -> Iterator[Job]:
                 yield f"{defense.name} seed {seed} {name}", "report", view
                 if preset.name == WHOLE:
                     yield f"{defense.name} seed {seed} {name}", "gallery", view
+    for seed in preset.seeds[1:2]:
+        for name in preset.explainers:
+            view = preset.run("none", seed).set({"explain.name": name})
+            yield f"none seed {seed} {name}", "report", view
     for name in ("none", "augmentation"):
         for seed in preset.seeds:
             yield f"{name} seed {seed}", "path", preset.run(name, seed)
