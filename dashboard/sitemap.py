@@ -1,5 +1,6 @@
 """The pages in the order of the menu; a new page is one entry here."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,7 @@ def card(file: str, heading: str, text: str, query: dict[str, str] | None = None
         st.page_link(PAGES / f"{file}.py", label=entry["title"], icon=entry["icon"], query_params=query)
 
 
-def link(file: str, label: str, query: dict[str, str]) -> None:
+def link(file: str, label: str, query: Mapping[str, str | list[str]]) -> None:
     """A quiet link to a view of another page."""
-    if not any(entry["file"] == file for entry in _ENTRIES):
-        return
     entry = next(entry for entry in _ENTRIES if entry["file"] == file)
-    st.page_link(PAGES / f"{file}.py", label=label, icon=entry["icon"], query_params=query)
+    st.page_link(PAGES / f"{file}.py", label=label, icon=entry["icon"], query_params=dict(query))

@@ -153,7 +153,8 @@ def slide(
 def page(count: int, *, key: str) -> int:
     """The page of a list that is shown, from 1 to `count`; the last one when the list has become shorter."""
     if key in st.session_state:
-        st.session_state[key] = min(max(int(st.session_state[key]), 1), count)
+        if st.session_state[key] > count:
+            st.session_state[key] = count
     else:
         _check(key, "page", lambda value: value.isdecimal() and _between(value, 1, count), "the first page")
     return min(max(st.pagination(count, key=key, bind=BIND), 1), count)

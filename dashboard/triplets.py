@@ -73,6 +73,11 @@ class View:
         """Each defended model's scores by row of the data set."""
         return {name: frame.drop_duplicates("index").set_index("index") for name, frame in self.scores.items()}
 
+    def pixels(self, index: int) -> np.ndarray | None:
+        """An image of the data set (3, H, W) uint8, or None where it is not on this machine."""
+        known = self.images is not None and 0 <= index < len(self.images.pixels)
+        return self.images.pixels[index] if self.images is not None and known else None
+
     def filtered(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows of the class and group chosen."""
         keep = pd.Series(True, frame.index)
@@ -189,11 +194,16 @@ def _kind(member: bool) -> str:
 def _offer(view: View, galleries: bool = True, scores: bool = True) -> None:
     """Offer what is not stored of the explainer chosen."""
     if galleries:
-        missing = {name: one for name, one in view.models.items() if name not in view.galleries}
+        missing = {
+            f"maps of {words.label(name)}": one for name, one in view.models.items() if name not in view.galleries
+        }
         components.offer("gallery", missing, "gallery.parquet")
     if scores:
-        beside = {name: one for name, one in view.models.items() if name != "none" and name not in view.scores}
-        compared = {name: _compared(view.preset, one) for name, one in beside.items()}
+        compared = {
+            f"scores of {words.label(name)}": _compared(view.preset, one)
+            for name, one in view.models.items()
+            if name != "none" and name not in view.scores
+        }
         components.offer("fidelity", compared, "scores.parquet")
 
 
@@ -279,19 +289,20 @@ def _card(view: View, index: int) -> None:
     first = looks["none"]
     factor = max(1, round(PICTURE / max(first.map.shape)))
     across = factor * first.map.shape[1]
-    count = len(looks) + (view.images is not None)
+    image = view.pixels(index)
+    count = len(looks) + (image is not None)
     name, kind = words.class_name(view.names, first.label), _kind(bool(first.member))
     several = len(view.models) > 2  # then scores stand below their maps, so that two cards still fit side by side
     width = count * (across + GAP) + (-GAP if several else BESIDE) + EDGE
     with st.container(border=True, width=width, height="stretch", gap="xsmall"):
         st.markdown(f"**{name}**, {kind}")
         with st.container(horizontal=True, gap="small"):
-            if view.images is not None:
+            if image is not None:
                 with st.container(width=across, gap=None):
                     alt = f"Row {index} of the data set, {name}, a {kind}"
                     data = str(view.preset.experiment.data.fingerprint)
                     st.image(
-                        _input(data, index, factor, view.images.pixels[index]),
+                        _input(data, index, factor, image),
                         width=across,
                         alt=alt,
                         output_format="PNG",
@@ -324,7 +335,7 @@ def _map(view: View, model: str, look: Look, limit: float | None, factor: int) -
     """One model's map, its prediction, and what is wrong with the map, if anything."""
     label, predicted = figures.style(model).label, words.class_name(view.names, look.predicted)
     key = loaders.key("gallery", view.models[model]) or ""
-    image = view.images.pixels[look.index] if view.images is not None and view.opacity else None
+    image = view.pixels(look.index) if view.opacity else None
     scale = None if limit is None else round(limit, 12)
     drawn = _drawn(key, look.index, scale, view.signed, view.absolute, view.opacity, factor, look.map, image)
     right = look.predicted == look.label
@@ -387,10 +398,12 @@ def _legend(view: View) -> None:
         st.caption(f"{text} {MARKS}", width="stretch")
 
 
-def _sample(view: View, index: int) -> dict[str, str]:
-    """The view's parameters for the page Sample; the image goes by its number, which tells nothing of membership."""
-    made = {"preset": view.preset.name, "explainer": figures.EXPLAINERS[view.explainer]}
-    return made | {"row": str(index)}
+def _sample(view: View, index: int) -> dict[str, str | list[str]]:
+    """The page Sample with the image, explainer and models shown here."""
+    shown = components.strength(view.models)
+    query: dict[str, str | list[str]] = {name: shown[name] for name in ("lambda", "beta", "seed") if name in shown}
+    query |= {"preset": view.preset.name, "explainer": figures.EXPLAINERS[view.explainer], "row": str(index)}
+    return query | {"models": [figures.style(name).label for name in view.models]}
 
 
 def _open(tab: str, **choices: object) -> None:
@@ -542,7 +555,8 @@ def _sheet(view: View, stored: Stored, index: int, name: str) -> sheets.Sheet:
     """The sheet of one image; without the input's column when the images are not on this machine."""
     triplets = []
     blank = np.zeros((3, *_size(stored)), np.uint8)
-    image = blank if view.images is None else view.images.pixels[index]
+    known = view.pixels(index)
+    image = blank if known is None else known
     for explainer, of in stored.items():
         looks = {
             model: None if one is None or index not in one.frame.index else one.look(index) for model, one in of.items()
@@ -560,7 +574,7 @@ def _sheet(view: View, stored: Stored, index: int, name: str) -> sheets.Sheet:
         explainers="as in the preset", **components.strength(view.models),
     )  # fmt: skip
     made = sheets.of_triplets(f"{view.preset.title}. {name}", triplets, f"{note}.", view.shared, view.absolute)
-    if view.images is not None:
+    if known is not None:
         return made
     return replace(made, columns=made.columns[1:], rows=tuple(replace(row, cells=row.cells[1:]) for row in made.rows))
 

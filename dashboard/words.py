@@ -53,6 +53,13 @@ GLOSSARY: dict[str, str] = {
         shown.""",
     "Second seed": """The same training from other random numbers. What differs between two such models is chance, so it
         is a yardstick for everything else.""",
+    "SSIM": """Structural similarity of two maps, each scaled to 0 to 1: 1 when they are equal, about 0 when their
+        patterns have nothing in common.""",
+    "MSE": "Mean squared difference of two maps, each scaled to 0 to 1: 0 when they are equal.",
+    "Cosine": """The angle between two maps taken as long lists of numbers: 1 when one is a multiple of the other. Maps
+        scaled to 0 to 1 have a large cosine whatever they show, so the cosine of unscaled maps is given too.""",
+    "Shuffled pairs": """A defended model's map against the undefended model's map of another image. What such pairs
+        have in common has nothing to do with the single image.""",
 }
 
 PRESET_HELP = """Data, models and defenses that belong together. Others appear when their data or results are present;
