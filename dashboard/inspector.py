@@ -426,7 +426,10 @@ def walk(preset: Preset, what: Subject, seen: Sequence[Seen], told: bool | None)
             "Removal order", ORDERS, key="order", default="morf",
             help="MoRF removes the most important pixels first, LeRF the least important.",
         )  # fmt: skip
-        level = state.stop("Share of pixels removed", levels, key="level", default=levels[len(levels) // 3])
+        level = state.stop(
+            "Share of pixels removed", levels, key="level", default=levels[len(levels) // 3],
+            help="The arrow keys move it; click beside it before you use the page's other keys.",
+        )  # fmt: skip
     place = levels.index(level)
     for column, one in zip(st.columns(len(seen), gap="medium"), seen, strict=True):
         with column:
@@ -465,12 +468,12 @@ def _say_curves(preset: Preset, what: Subject, seen: Sequence[Seen], order: str)
         return
     first = drawn[0].one
     bare = [words.label(one.model) for one in drawn if one.means is None]
+    dotted = "dotted until its membership is told" if what.number is not None else "dotted, since it is neither"
     missing = f" The means of {' and '.join(bare)} are not stored for this explainer." if bare else ""
     st.markdown(
-        ":material/lightbulb: The thick line is this image, dotted until its membership is told; the thin lines are "
-        "the means of members (solid) and non-members (dashed), with the 95 % bootstrap interval of the mean as a "
-        "band. Single images spread far more than their mean, so one curve near the members' is a hint, not a proof."
-        f"{missing}",
+        f":material/lightbulb: The thick line is this image, {dotted}; the thin lines are the means of members "
+        "(solid) and non-members (dashed), with the 95 % bootstrap interval of the mean as a band. Single "
+        f"images spread far more than their mean, so one curve near the members' is a hint, not a proof.{missing}",
         width=theme.TEXT_WIDTH,
     )
     parts = {one.model: tables.with_means(one.path, one.means) for one in drawn if one.path is not None}
@@ -513,7 +516,7 @@ def show_belief(preset: Preset, what: Subject, seen: Sequence[Seen]) -> None:
     )
     st.markdown(
         f":material/lightbulb: The score is the log odds that the image is a member: {made}. Where the two lines lie "
-        "on one another, no score can tell the groups apart.",
+        "on one another, no score can tell the groups apart. The outermost steps count all scores beyond them, too.",
         width=theme.TEXT_WIDTH,
     )
     rows = [

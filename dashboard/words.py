@@ -487,9 +487,10 @@ def class_name(names: Sequence[str], number: int) -> str:
 
 
 def prediction(predicted: str, confidence: float, right: bool | None) -> str:
-    """What a model says of an image, and whether it is right; `right` is None where nobody knows the class."""
+    """What a model says of an image, and whether it is right; NaN and None where that is not known."""
     verdict = "" if right is None else ", which is right" if right else ", which is **wrong**"
-    return f"Says **{predicted}** with confidence {confidence:.2f}{verdict}."
+    sure = "" if math.isnan(confidence) else f" with confidence {confidence:.2f}"
+    return f"Says **{predicted}**{sure}{verdict}."
 
 
 def top_classes(probabilities: Sequence[float], names: Sequence[str], most: int = 3) -> str:
@@ -525,12 +526,16 @@ def belief(score: float, standing: Mapping[str, float]) -> str:
     if abs(chance - 0.5) < UNDECIDED:
         view = f"The attack cannot decide (chance of a member: {percent(chance)}; score {score:+.2f})."
     elif chance > 0.5:
-        view = f"The attack believes: **member** (chance {percent(chance)}; score {score:+.2f})."
+        view = f"The attack believes: **member** (chance {_chance(chance)}; score {score:+.2f})."
     else:
-        view = f"The attack believes: **not a member** (chance {percent(1 - chance)}; score {score:+.2f})."
+        view = f"The attack believes: **not a member** (chance {_chance(1 - chance)}; score {score:+.2f})."
     known = {name: standing[key] for name, key in (("members", "members"), ("non-members", "nonmembers"))}
     shares = [f"{percent(share)} of the {name}" for name, share in known.items() if not math.isnan(share)]
     return f"{view} The score is higher than that of {' and of '.join(shares)}." if shares else view
+
+
+def _chance(share: float) -> str:
+    return percent(share) if share < 0.995 else "over 99 %"
 
 
 def nearest(distance: float, name: str, same_class: bool | None, same_group: bool, member: bool | None) -> str:

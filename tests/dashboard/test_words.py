@@ -1,6 +1,7 @@
 """The sentences follow the numbers, also where TIER does worse."""
 
 import pandas as pd
+import pytest
 
 from dashboard import words
 from tier import tables
@@ -153,3 +154,46 @@ def test_every_glossary_entry_is_a_sentence() -> None:
 def test_a_share_is_counted_out_of_a_hundred() -> None:
     assert words.of_hundred(0.874) == "87 of 100"
     assert words.percent(0.3) == "30 %"
+
+
+# ---- one image
+
+
+@pytest.mark.parametrize(
+    "score, said",
+    [
+        (2.0, "**member** (chance 88 %"), (-2.0, "**not a member** (chance 88 %"), (0.1, "cannot decide"),
+        (9.0, "over 99 %"), (-1e9, "over 99 %"), (float("nan"), "no score"), (float("inf"), "no score"),
+    ],
+)  # fmt: skip
+def test_the_attacks_belief_is_said_with_its_chance(score: float, said: str) -> None:
+    assert said in words.belief(score, {"members": 0.25, "nonmembers": 0.5})
+
+
+def test_a_belief_says_where_the_score_stands() -> None:
+    assert words.belief(1.0, {"members": 0.25, "nonmembers": 0.75}).endswith(
+        "higher than that of 25 % of the members and of 75 % of the non-members."
+    )
+    assert words.belief(1.0, {"members": 0.25, "nonmembers": float("nan")}).endswith("25 % of the members.")
+
+
+def test_the_nearest_image_does_not_tell_membership() -> None:
+    hidden = words.nearest(0.1, "stop", True, False, None)
+    assert hidden == words.nearest(0.1, "stop", True, False, False)
+    assert "other" not in hidden.replace("another", "")
+    assert "nearest other training image" in words.nearest(0.1, "stop", True, False, True)
+    assert "another frame of the same track" in words.nearest(0.1, "stop", True, True, None)
+    assert "exactly these pixels" in words.nearest(0.0, "stop", None, False, None)
+
+
+def test_the_contest_counts_reader_and_attacks() -> None:
+    text = words.contest(3, 4, {"none": (4, 4), "tier_full": (0, 0)})
+    assert text == "You: 3 of 4 right. A coin would expect 2. The attack on Undefended: 4 of 4."
+    assert words.contest(0, 0, {}) == "No image guessed yet."
+
+
+def test_a_prediction_says_when_it_is_wrong() -> None:
+    assert words.prediction("stop", 0.9, False) == "Says **stop** with confidence 0.90, which is **wrong**."
+    assert words.prediction("stop", 0.9, None) == "Says **stop** with confidence 0.90."
+    assert words.prediction("stop", float("nan"), True) == "Says **stop**, which is right."
+    assert words.top_classes([0.1, 0.7, 0.2], ["a", "b"], 2) == "b 70 %, class 2 20 %"
