@@ -665,11 +665,11 @@ def scores(frame: pd.DataFrame, metric: str, model: str) -> go.Figure:
         below = "no image has this score"
         if part.size:
             mean, median = float(part.mean()), float(np.median(part))
-            below = f"mean {mean:.3f} (solid), median {median:.3f} (dotted), n {part.size:,}"
+            below = f"{part.size:,} images, counted by score: mean {mean:.3f} (solid), median {median:.3f} (dotted)"
             for value, dash in ((mean, "solid"), (median, "dot")):
                 figure.add_vline(x=value, line={"color": look.colour, "width": 2.5, "dash": dash}, row=number, col=1)
         _heading(figure, text, below, number)
-    figure.update_yaxes(title="images", nticks=3)
+    figure.update_yaxes(nticks=3)
     figure.update_xaxes(range=[low, high])
     figure.update_xaxes(title=f"{name} of one image ({'smaller' if metric == 'mse' else 'larger'}: more alike)", row=3)
     return _finish(figure, height, right=24).update_layout(hovermode="closest", bargap=0.04)
