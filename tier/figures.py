@@ -665,7 +665,7 @@ def scores(frame: pd.DataFrame, metric: str, model: str) -> go.Figure:
         below = "no image has this score"
         if part.size:
             mean, median = float(part.mean()), float(np.median(part))
-            below = f"{part.size:,} images, counted by score: mean {mean:.3f} (solid), median {median:.3f} (dotted)"
+            below = f"{part.size:,} images: mean {mean:.3f} ━, median {median:.3f} ┈"
             for value, dash in ((mean, "solid"), (median, "dot")):
                 figure.add_vline(x=value, line={"color": look.colour, "width": 2.5, "dash": dash}, row=number, col=1)
         _heading(figure, text, below, number)

@@ -396,6 +396,6 @@ def test_scores_of_single_images_share_one_axis_and_name_mean_and_median() -> No
     assert [len(trace.x) for trace in figure.data] == [3, 4, 0]
     assert len({(trace.xbins.start, trace.xbins.end, trace.xbins.size) for trace in figure.data}) == 1
     text = " ".join(str(a.text) for a in figure.layout.annotations)
-    assert "3 images, counted by score: mean 0.300 (solid), median 0.200 (dotted)" in text
+    assert "3 images: mean 0.300 ━, median 0.200 ┈" in text
     assert "no image has this score" in text
     assert figure.layout.xaxis3.range[0] < 0.1 < 0.7 < figure.layout.xaxis3.range[1]
