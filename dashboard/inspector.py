@@ -14,7 +14,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from dashboard import components, loaders, state, theme, uploads, words
-from tier import figures, neighbours, pictures, tables
+from tier import experiment, figures, neighbours, pictures, tables
 from tier.config import Experiment, Inspect
 from tier.gallery import Look
 from tier.presets import Preset
@@ -143,9 +143,14 @@ def _hardest(order: Sequence[int]) -> None:
     st.session_state["sample"] = order[place]
 
 
+def _deck(images: pd.DataFrame) -> np.ndarray:
+    """The images in the order of their numbers; those whose maps are kept come first and show at once."""
+    return tables.deck(images, kept=experiment.GALLERY)
+
+
 def subject(preset: Preset, images: pd.DataFrame, bare: pd.DataFrame | None) -> Subject:
     """The image of the data set that the address names; `bare` are the undefended model's audit scores."""
-    cards = tables.deck(images)
+    cards = _deck(images)
     number = number_of(cards, [] if bare is None else tables.undecided(bare, cards))
     row = int(cards[number - 1])
     member = images["member"].to_numpy(bool)
@@ -389,7 +394,9 @@ def _show_map(what: Subject, one: Seen, limit: float | None, absolute: bool) -> 
 def _picture(picture: NDArray[np.uint8], alt: str, size: int = SIZE) -> None:
     """A small picture enlarged by a whole factor, so that its pixels stay square."""
     factor = max(1, size // picture.shape[1])
-    st.image(pictures.png(pictures.enlarge(picture, factor)), width=picture.shape[1] * factor, alt=alt)
+    st.image(
+        pictures.png(pictures.enlarge(picture, factor)), width=picture.shape[1] * factor, alt=alt, output_format="PNG"
+    )
 
 
 def show_nearest(preset: Preset, what: Subject, known: bool) -> None:
@@ -458,6 +465,7 @@ def _masked(what: Subject, one: Seen, order: str, place: int) -> None:
     st.image(
         pictures.png(strip),
         alt=f"{words.label(one.model)}: the image at {len(levels)} levels, {ORDERS[order]}; outlined: {gone}.",
+        output_format="PNG",
     )
 
 
@@ -567,7 +575,7 @@ def show_contest(preset: Preset, what: Subject, seen: Sequence[Seen], images: pd
 
 def _score_text(made: Mapping[int, bool], seen: Sequence[Seen], images: pd.DataFrame) -> str:
     """How reader and attack did on the images guessed so far."""
-    cards = tables.deck(images)
+    cards = _deck(images)
     truth = dict(zip(images["index"], images["member"].astype(bool), strict=True))
     rows = {number: int(cards[number - 1]) for number in made if number <= len(cards)}
     attacks = {}

@@ -462,13 +462,16 @@ def arranged(frame: pd.DataFrame, order: str, metric: str) -> pd.DataFrame:
 # ---- one image
 
 
-def deck(images: pd.DataFrame, seed: int = 0) -> np.ndarray:
+def deck(images: pd.DataFrame, seed: int = 0, kept: int = 0) -> np.ndarray:
     """The data set's rows in the order in which single images are numbered: image k is `deck(...)[k - 1]`.
 
-    `images` has a column `index`, in any order. A seeded shuffle, so that neither an image's number nor its neighbours
-    tell whether a model has seen it.
+    `images` has columns `index` and, with `kept`, `member`. A seeded shuffle, so that neither an image's number nor its
+    neighbours tell whether a model has seen it. The first `kept` members and non-members of the stored order, whose
+    maps are kept, get the lowest numbers, shuffled among themselves.
     """
-    return np.random.default_rng(seed).permutation(np.unique(images["index"].to_numpy(np.int64)))
+    rows, shuffle = images["index"].to_numpy(np.int64), np.random.default_rng(seed)
+    first = images.groupby("member").cumcount().to_numpy() < kept if kept else np.zeros(len(rows), bool)
+    return np.concatenate([shuffle.permutation(np.unique(part)) for part in (rows[first], rows[~first])])
 
 
 def undecided(scores: pd.DataFrame, cards: np.ndarray) -> list[int]:

@@ -278,6 +278,17 @@ def test_images_are_numbered_by_a_seeded_shuffle_of_all_rows() -> None:
     assert 70 <= (np.diff(member.astype(int)) != 0).sum() <= 130  # nor do they come in runs
 
 
+def test_images_whose_maps_are_kept_have_the_lowest_numbers() -> None:
+    images = pd.DataFrame({"index": np.arange(200)[::-1], "member": np.arange(200) < 100})
+    cards = tables.deck(images, kept=30)
+    kept = [*images["index"][:30], *images["index"][100:130]]
+    assert sorted(cards[:60]) == sorted(kept)
+    assert sorted(cards) == list(range(200))
+    member = np.isin(cards[:60], images["index"][:100])
+    assert 20 <= (np.diff(member.astype(int)) != 0).sum() <= 40  # shuffled, not in runs
+    assert list(tables.deck(images, kept=100)) == list(tables.deck(images))
+
+
 def test_the_hardest_images_are_those_nearest_to_undecided() -> None:
     frame = scored([3.0, -0.1, np.nan, 0.2, -5.0], [True, True, False, False, False])
     cards = tables.deck(frame)
