@@ -74,6 +74,30 @@ class Split(Config):
     shadow_test: int = Field(1500, ge=0)
     group_disjoint: bool = False  # no group (a GTSRB track) in two sets
     seed: int = Field(0, ge=0)
+    # whose training images: those of the target, of the attacker's shadow, or a random half of the target's members and
+    # non-members together, on which reference models are trained (SPEC 5 and 8)
+    role: Literal["target", "shadow", "reference"] = "target"
+    reference: int = Field(0, ge=0)  # which half; 2k and 2k + 1 are complements
+    canaries: int = Field(0, ge=0)  # target members, and as many non-members, whose label is exchanged for another
+
+    def sets(self) -> "Split":
+        """The settings that decide which image is in which of the four sets."""
+        plain = Split()
+        return self.model_copy(update={name: getattr(plain, name) for name in _OWN})
+
+    def own(self) -> dict[str, Any]:
+        """The settings that decide, given the four sets, what one model is trained on."""
+        return {name: value for name, value in self.canonical().changed().items() if name in _OWN}
+
+    def canonical(self) -> "Split":
+        """The same training images with the settings that do not act at their default."""
+        changes = {} if self.role == "reference" else {"reference": 0}
+        if self.role == "shadow":
+            changes["canaries"] = 0
+        return self.model_copy(update=changes)
+
+
+_OWN = ("role", "reference", "canaries")
 
 
 class Model(Config):
@@ -284,9 +308,13 @@ class Experiment(Config):
         if self.explain.name != "gradient":
             divergence = divergence.model_copy(update={"channel_reduction": Divergence().channel_reduction})
         return self.with_(
-            defense=self.defense.canonical(train.epochs), model=model, train=train, explain=self.explain.canonical(),
+            split=self.split.canonical(),
+            model=model,
+            defense=self.defense.canonical(train.epochs),
+            train=train,
+            explain=self.explain.canonical(),
             divergence=divergence,
-        )  # fmt: skip
+        )
 
     def set(self, assignments: dict[str, Any]) -> "Experiment":
         """A validated copy with dotted fields replaced, e.g. `{"defense.tier.lambda": 9}`.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 KEPT_DATASETS = 2
 GALLERY = 64  # members, and as many non-members, whose maps are kept for viewing
+REFERENCE_SEED = 1000  # added to a reference model's number, away from the seeds of targets
 CHEAP = ("gradient", "gradcam", "gradcampp")  # explainers of one pass, made anew rather than kept
 FAMILY_HEADS: tuple[ExplainerName, ...] = tuple(dict.fromkeys(Explain(name=n).family[0] for n in EXPLAINER_SETTINGS))
 PATH_CHECKPOINTS = 10
@@ -184,20 +185,39 @@ def dataset(config: Data, context: Context = Context()) -> "Dataset":
     return _datasets[place]
 
 
-@lru_cache(maxsize=2)
-def target_sets(data_config: Data, split_config: Split) -> tuple["Problem", np.ndarray]:
-    """Target members and non-members in a seeded order, and their rows in the data set, members first."""
+@lru_cache(maxsize=4)
+def model_sets(data_config: Data, split_config: Split) -> tuple["Problem", np.ndarray]:
+    """The members and non-members of the model that `split.role` names, in a seeded order; their rows, members first.
+
+    Raises SplitError when the split has no such sets, or too few images for the canaries asked for.
+    """
     import torch
 
+    from tier import splits
     from tier.training import Problem
 
     source = dataset(data_config)
     sets = _membership(source, split_config)
-    rng = np.random.default_rng(split_config.seed)
-    rows = [rng.permutation(sets.indices(name)) for name in ("target_train", "target_test")]
+    rows = _model_rows(source, sets, split_config)
+    labels = splits.with_canaries(source.labels, sets, split_config, len(source.class_names))
     images = [torch.from_numpy(np.ascontiguousarray(source.images[index])) for index in rows]
-    labels = [torch.from_numpy(source.labels[index]) for index in rows]
-    return Problem(images[0], labels[0], images[1], labels[1], len(source.class_names)), np.concatenate(rows)
+    classes = [torch.from_numpy(labels[index]) for index in rows]
+    return Problem(images[0], classes[0], images[1], classes[1], len(source.class_names)), np.concatenate(rows)
+
+
+def _model_rows(source: "Dataset", sets: "Membership", config: Split) -> list[np.ndarray]:
+    """Rows of the members and of the non-members of one model, each in a seeded order."""
+    from tier import splits
+
+    if config.role == "reference":
+        pool = np.sort(np.concatenate([sets.indices("target_train"), sets.indices("target_test")]))
+        inside = splits.halves(source.labels[pool], config.seed, config.reference)
+        return [pool[inside], pool[~inside]]
+    rng = np.random.default_rng(config.seed)
+    rows = [rng.permutation(sets.indices(f"{config.role}_{part}")) for part in ("train", "test")]
+    if not all(map(len, rows)):
+        raise splits.SplitError(f"there are no {config.role} images: set split.{config.role}_train and _test above 0")
+    return rows
 
 
 def _membership(source: "Dataset", config: Split) -> "Membership":
@@ -225,6 +245,21 @@ def undefended(e: Experiment, seed: int | None = None) -> Experiment:
     return e.with_(defense=Defense(), train=train)
 
 
+def shadow(e: Experiment, adaptive: bool) -> Experiment:
+    """The attacker's own model, trained on the shadow half: undefended, or (adaptive) with the target's defense."""
+    defense = e.defense if adaptive else Defense()
+    return e.with_(split=e.split.model_copy(update={"role": "shadow"}), defense=defense)
+
+
+def reference(e: Experiment, number: int) -> Experiment:
+    """Reference model `number`, trained with the target's defense on a random half of the target's images.
+
+    Its training seed depends on the number only, so that targets of every seed share their reference models.
+    """
+    split = e.split.model_copy(update={"role": "reference", "reference": number})
+    return e.with_(split=split, train=e.train.model_copy(update={"seed": REFERENCE_SEED + number}))
+
+
 @dataclass(frozen=True)
 class _Evaluated:
     """A trained model with its members and non-members, in this order."""
@@ -239,7 +274,7 @@ class _Evaluated:
 def _evaluated(store: Store, e: Experiment, context: Context) -> _Evaluated:
     import torch
 
-    problem, rows = target_sets(e.data, e.split)
+    problem, rows = model_sets(e.data, e.split)
     images = torch.cat([problem.members, problem.nonmembers])
     labels = torch.cat([problem.member_labels, problem.nonmember_labels])
     member = np.arange(len(rows)) < len(problem.members)
@@ -261,7 +296,7 @@ def _split(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
 def _warmup(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     from tier import training
 
-    problem, _ = target_sets(e.data, e.split)
+    problem, _ = model_sets(e.data, e.split)
     state = training.start(problem, e.model, e.train)
     state = _fit(store, key("warmup", e), e, problem, state, context, until=e.defense.tier.warmup)
     return _state_files(state), {"epochs": state.epoch}
@@ -270,7 +305,7 @@ def _warmup(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
 def _train(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     from tier import runtime, training
 
-    problem, rows = target_sets(e.data, e.split)
+    problem, rows = model_sets(e.data, e.split)
     state = training.start(problem, e.model, e.train)
     if e.defense.regularizes and e.defense.tier.warmup > 0 and checkpoints.last(store, key("train", e)) is None:
         shared = ensure(store, "warmup", e, context, list(STATE))  # the same computation for every lambda and beta
@@ -413,7 +448,7 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
     from tier import defenses, explainers, training, trajectories
     from tier.attacks import agp
 
-    problem, _ = target_sets(e.data, e.split)
+    problem, _ = model_sets(e.data, e.split)
     images = torch.cat([problem.members, problem.nonmembers])
     labels = torch.cat([problem.member_labels, problem.nonmember_labels])
     member = np.arange(len(labels)) < len(problem.members)
@@ -533,7 +568,7 @@ def _inspected(store: Store, e: Experiment, context: Context) -> tuple[np.ndarra
     if (asked.row is None) == (asked.upload is None):
         raise ValueError("inspect one image: either a row of the data set or an upload")
     if asked.row is not None:
-        problem, rows = target_sets(e.data, e.split)
+        problem, rows = model_sets(e.data, e.split)
         found = np.flatnonzero(rows == asked.row)
         if not len(found):
             raise ValueError(
@@ -630,7 +665,7 @@ def _report(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
 
 
 STAGES: dict[str, Stage] = {
-    "split": Stage(1, lambda e: {"split": e.split.changed()}, (), _split),
+    "split": Stage(1, lambda e: {"split": e.split.sets().changed()}, (), _split),
     "warmup": Stage(
         1,
         lambda e: {
@@ -638,13 +673,19 @@ STAGES: dict[str, Stage] = {
             "train": e.train.changed(),
             "augmentation": e.defense.augmentation.changed() if e.defense.augments else None,
             "epochs": e.defense.tier.warmup,
+            **e.split.own(),
         },
         ("split",),
         _warmup,
     ),
     "train": Stage(
         1,
-        lambda e: {"model": e.model.changed(), "train": e.train.changed(), "defense": e.defense.changed()},
+        lambda e: {
+            "model": e.model.changed(),
+            "train": e.train.changed(),
+            "defense": e.defense.changed(),
+            **e.split.own(),
+        },
         ("split",),
         _train,
     ),

@@ -115,6 +115,47 @@ def attack_split(
     return AttackSplit(np.sort(np.concatenate(train)), np.sort(np.concatenate(test)))
 
 
+def halves(labels: np.ndarray, seed: int, number: int) -> np.ndarray:
+    """A random half of images with these labels (N,), its share of every class to within one: (N,) bool.
+
+    Half 2k + 1 is the complement of half 2k, so that over whole pairs every image is in as many halves as out of them.
+    """
+    _, codes = np.unique(labels, return_inverse=True)
+    rng = np.random.default_rng([seed, number // 2])
+    inside = _by_class(codes, np.array([len(labels) // 2]), rng) == 0
+    return ~inside if number % 2 else inside
+
+
+def with_canaries(labels: np.ndarray, sets: Membership, split: Split, classes: int) -> np.ndarray:
+    """The labels (N,) with those of `split.canaries` target members and as many non-members exchanged.
+
+    Raises SplitError when a set has fewer images.
+    """
+    rows = canaries(sets, split)
+    return exchanged(labels, rows, classes, np.random.default_rng([split.seed, 1])) if len(rows) else labels
+
+
+def canaries(sets: Membership, split: Split) -> np.ndarray:
+    """The rows of the mislabelled target members, then of the mislabelled non-members; empty without canaries."""
+    if not split.canaries:
+        return np.zeros(0, np.int64)
+    rng = np.random.default_rng([split.seed, 2])
+    chosen = []
+    for name in ("target_train", "target_test"):
+        rows = sets.indices(name)
+        if len(rows) < split.canaries:
+            raise SplitError(f"{name} has {len(rows)} images, too few for {split.canaries} canaries: lower that number")
+        chosen.append(rng.choice(rows, split.canaries, replace=False))
+    return np.concatenate(chosen)
+
+
+def exchanged(labels: np.ndarray, rows: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """The labels (N,) with those of `rows` exchanged for other classes, each as likely as any other."""
+    changed = labels.copy()
+    changed[rows] = (labels[rows] + rng.integers(1, classes, len(rows))) % classes
+    return changed
+
+
 def first_identical(images: np.ndarray) -> np.ndarray:
     """For each image (N, ...) the index of the first one with the same bytes, (N,) int64."""
     seen: dict[bytes, int] = {}

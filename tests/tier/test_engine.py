@@ -809,7 +809,7 @@ before = set(sys.modules)
 store = Store(sys.argv[1])
 one = experiment.pin(store, tiny(**{"train.epochs": 2}), load=True)
 experiment.ensure(store, "report", one)
-row = int(experiment.target_sets(one.data, one.split)[1][0])
+row = int(experiment.model_sets(one.data, one.split)[1][0])
 experiment.ensure(store, "inspect", one.set({"inspect.row": row}))
 print(*sorted(set(sys.modules) - before))
 """

@@ -161,7 +161,7 @@ def test_shared_warm_up_is_the_same_computation(store: Store, tmp_path: Path, mo
 
     e = tiny(Defense(name="tier_full", tier=Tier(warmup=3)))
     experiment.ensure(store, "train", e)
-    problem, _ = experiment.target_sets(experiment.pin(store, e).data, e.split)
+    problem, _ = experiment.model_sets(experiment.pin(store, e).data, e.split)
     state = training.start(problem, e.model, e.train)
     training.fit(problem, state, defenses.build(e.defense), e.train)
     unbroken = {name: value.numpy() for name, value in state.model.state_dict().items()}
@@ -405,3 +405,75 @@ def test_diverging_run_says_what_to_change_and_keeps_its_checkpoint(store: Store
         experiment.ensure(store, "train", e)
     assert experiment.find(store, "warmup", e) is not None
     assert experiment.find(store, "train", e) is None
+
+
+class TestRoles:
+    """Shadow and reference models: whose images they are trained on, and what their keys depend on."""
+
+    def _rows(self, store: Store, e: Experiment) -> tuple[set[int], set[int]]:
+        """Members and non-members of a model."""
+        problem, rows = experiment.model_sets(experiment.pin(store, e, load=True).data, e.split)
+        assert len(problem.members) + len(problem.nonmembers) == len(rows)
+        return set(rows[: len(problem.members)].tolist()), set(rows[len(problem.members) :].tolist())
+
+    def test_a_shadow_is_trained_on_the_other_half(self, store: Store) -> None:
+        e = tiny(Defense(name="augmentation"))
+        target, shadow = self._rows(store, e), self._rows(store, experiment.shadow(e, adaptive=False))
+        assert not (target[0] | target[1]) & (shadow[0] | shadow[1])
+        assert [len(part) for part in (*target, *shadow)] == [40] * 4
+        assert experiment.shadow(e, adaptive=False).defense == Defense()
+        assert experiment.shadow(e, adaptive=True).defense == e.defense
+        sets = experiment.ensure(store, "split", e).frame("membership.parquet")["set"]
+        assert shadow[0] == set(np.flatnonzero(sets == 2)) and shadow[1] == set(np.flatnonzero(sets == 3))
+
+    def test_reference_models_halve_the_target_s_images(self, store: Store) -> None:
+        e = tiny()
+        pool = set.union(*self._rows(store, e))
+        found = [self._rows(store, experiment.reference(e, number)) for number in range(6)]
+        for inside, outside in found:
+            assert inside | outside == pool and not inside & outside and len(inside) == 40
+        assert found[0][0] == found[1][1] and found[2][0] == found[3][1]
+        assert found[0][0] != found[2][0] != found[4][0]
+        source = experiment.dataset(experiment.pin(store, e).data)
+        counts = [np.bincount(source.labels[sorted(part)], minlength=4) for part in found[0]]
+        assert np.abs(counts[0] - counts[1]).max() <= 1
+
+    def test_targets_of_every_seed_share_their_reference_models(self, store: Store) -> None:
+        e = experiment.pin(store, tiny(), load=True)
+        first, second = (e.set({"train.seed": seed}) for seed in (0, 1))
+        keys = [experiment.key("train", experiment.reference(run, 3)) for run in (first, second)]
+        assert keys[0] == keys[1] != experiment.key("train", experiment.reference(first, 2))
+
+    def test_the_four_sets_are_found_once_for_all_roles(self, store: Store) -> None:
+        e = experiment.pin(store, tiny(), load=True)
+        runs = [e, experiment.shadow(e, True), experiment.reference(e, 0), e.set({"split.canaries": 3})]
+        assert len({experiment.key("split", run) for run in runs}) == 1
+        assert len({experiment.key("train", run) for run in runs}) == 4
+        assert experiment.key("train", e.set({"split.reference": 5})) == experiment.key("train", e)
+        plain = experiment.shadow(e, True)
+        assert experiment.key("train", plain.set({"split.canaries": 3})) == experiment.key("train", plain)
+
+    def test_canaries_have_other_labels_in_target_and_references_alike(self, store: Store) -> None:
+        e = experiment.pin(store, tiny(**{"split.canaries": 5}), load=True)
+        plain = e.set({"split.canaries": 0})
+        source = experiment.dataset(e.data)
+
+        def changed(run: Experiment) -> dict[int, int]:
+            problem, rows = experiment.model_sets(run.data, run.split)
+            labels = np.concatenate([problem.member_labels, problem.nonmember_labels])
+            return {int(r): int(y) for r, y in zip(rows, labels, strict=True) if source.labels[r] != y}
+
+        found = changed(e)
+        members, nonmembers = self._rows(store, e)
+        assert (len(found.keys() & members), len(found.keys() & nonmembers)) == (5, 5)
+        assert changed(experiment.reference(e, 1)) == found
+        assert changed(plain) == {} == changed(experiment.shadow(e, True))
+
+    def test_what_the_split_does_not_have_is_said(self, store: Store) -> None:
+        from tier.splits import SplitError
+
+        alone = tiny(**{"split.shadow_train": 0, "split.shadow_test": 0})
+        with pytest.raises(SplitError, match=r"split\.shadow_train"):
+            experiment.ensure(store, "train", experiment.shadow(alone, True))
+        with pytest.raises(SplitError, match="too few for 41 canaries"):
+            experiment.ensure(store, "train", tiny(**{"split.canaries": 41}))
