@@ -8,7 +8,7 @@ import pytest
 from tier import presets
 from tier.demo import ASSETS
 from tier.store import Store
-from tier.summary import markdown, summarize
+from tier.summary import as_markdown, fidelity, fidelity_rows, markdown, summarize
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,8 +25,16 @@ def test_tables_are_those_of_the_shipped_store(document: str, preset: str) -> No
     )
 
 
+def test_the_table_of_likeness_is_that_of_the_shipped_store() -> None:
+    text = (ROOT / "docs" / "explanations.md").read_text()
+    found = re.search(r"<!-- fidelity:signs:tier_full -->\n\n(.*?)\n\n", text, re.DOTALL)
+    assert found
+    made = fidelity(Store(str(ASSETS), read_only=True), presets.get("signs"), ["tier_full"])
+    assert found[1] == as_markdown(fidelity_rows(made)), "run the command above the table and put its output there"
+
+
 def test_links_and_pictures_exist() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "docs/results.md"):
+    for document in ("README.md", "CONTRIBUTING.md", "docs/results.md", "docs/explanations.md"):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / document).read_text()):
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document} points to {target}"
 
