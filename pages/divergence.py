@@ -14,7 +14,7 @@ def flat_maps(one: Experiment) -> tuple[int, int]:
     """How many maps behind a stored profile rank no pixel above another, and of how many images."""
     found = loaders.find("divergence", one)
     counted = {} if found is None else found.metrics
-    return int(counted.get("degenerate_maps") or 0), int(counted.get("images") or 0)
+    return int(counted.get("profile_degenerate_maps") or 0), int(counted.get("images") or 0)
 
 
 preset = components.chosen()

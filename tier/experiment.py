@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KEPT_DATASETS = 2
 GALLERY = 64  # members, and as many non-members, whose maps are kept for viewing
 REFERENCE_SEED = 1000  # added to a reference model's number, away from the seeds of targets
-CHEAP = ("gradient", "gradcam", "gradcampp")  # explainers of one pass, made anew rather than kept
+CHEAP = ("gradient", "gradcam", "gradcampp")  # explainers of one pass, which most stages make anew
 FAMILY_HEADS: tuple[ExplainerName, ...] = tuple(dict.fromkeys(Explain(name=n).family[0] for n in EXPLAINER_SETTINGS))
 PATH_CHECKPOINTS = 10
 CHECKPOINT_SHARE = 20  # a checkpoint is written when training took this many times as long as writing the last one
@@ -343,13 +343,18 @@ def _maps(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
 
 
 def _attributions(store: Store, e: Experiment, of: _Evaluated, context: Context) -> np.ndarray:
-    """The maps `(N, H, W)` of the experiment's explainer: cheap ones are made anew, others read from `maps`."""
+    """The maps `(N, H, W)` of the experiment's explainer: made anew where that is cheap, else read from `maps`."""
     from tier import explainers
 
-    if e.explain.name not in CHEAP or find(store, "maps", e, [MAPS]) is not None:
-        return ensure(store, "maps", e, context, [MAPS]).arrays(MAPS)[e.explain.name]
-    step = context.step("explaining")
-    return explainers.attributions(e.explain, of.model, of.images, of.labels, progress=step).maps[e.explain.name]
+    if e.explain.name in CHEAP:
+        step = context.step("explaining")
+        return explainers.attributions(e.explain, of.model, of.images, of.labels, progress=step).maps[e.explain.name]
+    return ensure(store, "maps", e, context, [MAPS]).arrays(MAPS)[e.explain.name]
+
+
+def _read_maps(e: Experiment) -> dict[str, tuple[str, Experiment]]:
+    """The `maps` that a stage reads, if it does."""
+    return {} if e.explain.name in CHEAP else {"maps": ("maps", e)}
 
 
 def _cam_layer(e: Experiment, of: _Evaluated) -> str | None:
@@ -400,7 +405,7 @@ def _divergence(store: Store, e: Experiment, context: Context) -> tuple[Files, d
         "profile.parquet": divergence.profile(values, of.member, e.divergence),
         "samples.parquet": pd.DataFrame({"index": of.rows, "member": of.member, **columns}),
     }
-    return files, {"images": len(of.rows), "degenerate_maps": int(gallery.degenerate(maps).sum())}
+    return files, {"images": len(of.rows), "profile_degenerate_maps": int(gallery.degenerate(maps).sum())}
 
 
 def _audit(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -623,17 +628,17 @@ def _fidelity(store: Store, e: Experiment, context: Context) -> tuple[Files, dic
     member = held["own"]["member"].astype(bool)
     kept = e.fidelity.images
     rows = np.concatenate([np.flatnonzero(member)[:kept], np.flatnonzero(~member)[:kept]])
-    agree = {n: (held[n]["target"] == held["reference"]["target"])[rows] for n in ("own", "second seed")}
+    agree = {n: (held[n]["target"] == held["reference"]["target"])[rows] for n in ("own", "second_seed")}
     maps = {n: arrays[name][rows] for n, arrays in held.items()}
     context.step("comparing maps")(0.0)
     scores = fidelity.table(
-        maps["own"], maps["reference"], maps["second seed"], agree["own"], e.fidelity.shuffle, agree["second seed"]
+        maps["own"], maps["reference"], maps["second_seed"], agree["own"], e.fidelity.shuffle, agree["second_seed"]
     )
     right = [(table["predicted"] == table["label"]).to_numpy()[rows] for table in tables.values()]
     frame = tables["own"].iloc[rows][["index", "member", "label"]].reset_index(drop=True)
     frame = frame.assign(correct=right[0] & right[1], agree=agree["own"])
     frame = pd.concat([frame, scores], axis=1)
-    flat = {n.replace(" ", "_"): int(gallery.degenerate(values).sum()) for n, values in maps.items()}
+    flat = {n: int(gallery.degenerate(values).sum()) for n, values in maps.items()}
     means = {str(column): _mean_or_none(frame[column]) for column in scores}
     return {"scores.parquet": frame}, means | {"degenerate_maps": flat, "images": len(rows)}
 
@@ -642,7 +647,7 @@ def _mean_or_none(values: pd.Series) -> float | None:
     return float(values.mean()) if values.notna().any() else None
 
 
-_MODELS = ("reference", "second seed")
+_MODELS = ("reference", "second_seed")
 
 
 def _compared(e: Experiment) -> dict[str, tuple[str, Experiment]]:
@@ -652,7 +657,7 @@ def _compared(e: Experiment) -> dict[str, tuple[str, Experiment]]:
     control = undefended(e, e.train.seed + 1 if second is None else second)
     return {
         "reference": ("maps", reference),
-        "second seed": ("maps", control),
+        "second_seed": ("maps", control),
         "reference train": ("train", reference),
     }
 
@@ -696,16 +701,21 @@ STAGES: dict[str, Stage] = {
         _maps,
     ),
     "trajectory": Stage(
-        1, lambda e: {"explain": e.explain.changed(), "trajectory": e.trajectory.changed()}, ("train",), _trajectory
+        1,
+        lambda e: {"explain": e.explain.changed(), "trajectory": e.trajectory.changed()},
+        ("train",),
+        _trajectory,
+        _read_maps,
     ),
     "divergence": Stage(
-        1,
+        2,
         lambda e: (
             {"divergence": e.divergence.changed()}
             | ({} if e.explain.name == "gradient" else {"explain": e.explain.changed()})
         ),
         ("train",),
         _divergence,
+        _read_maps,
     ),
     "audit": Stage(1, lambda e: {"audit": e.audit.changed()}, ("trajectory",), _audit),
     "path": Stage(1, lambda e: {}, ("audit",), _path),
