@@ -1,12 +1,17 @@
 """Figures of merit against scikit-learn and against counting."""
 
 import itertools
+import json
+import time
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score, top_k_accuracy_score
+from scipy.stats import binomtest
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve, top_k_accuracy_score
 
-from tier.metrics import auc, balanced_accuracy, top_k_accuracy
+from tier import metrics
+from tier.metrics import auc, balanced_accuracy, best_threshold, report, top_k_accuracy
+from tier.stats import seed_interval
 
 
 def _scores(n: int, m: int, ties: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +51,8 @@ def test_a_score_at_the_threshold_is_called_a_nonmember() -> None:
 
 @pytest.mark.parametrize("figure", [auc, balanced_accuracy])
 def test_one_group_alone_is_refused(figure: object) -> None:
-    for groups in (([1.0], []), ([], [1.0]), ([], [])):
+    cases: list[tuple[list[float], list[float]]] = [([1.0], []), ([], [1.0]), ([], [])]
+    for groups in cases:
         with pytest.raises(ValueError, match="empty"):
             figure(*groups)  # type: ignore[operator]
 
@@ -64,3 +70,287 @@ def test_top_5_needs_six_classes() -> None:
     assert top_k_accuracy(np.eye(2), [0, 1]) is None
     assert top_k_accuracy(np.eye(5), np.arange(5)) is None
     assert top_k_accuracy(np.eye(6), np.arange(6)) == 1.0
+
+
+class TestRoc:
+    @pytest.mark.parametrize("ties", [False, True])
+    @pytest.mark.parametrize(("n", "m"), [(40, 60), (1, 5), (1, 1)])
+    def test_against_scikit_learn(self, n: int, m: int, ties: bool) -> None:
+        members, nonmembers = _scores(n, m, ties)
+        fpr, tpr, thresholds = metrics.roc(members, nonmembers)
+        truth, scores = [1] * n + [0] * m, np.concatenate([members, nonmembers])
+        expected_fpr, expected_tpr, _ = roc_curve(truth, scores, drop_intermediate=False)
+        np.testing.assert_allclose(fpr, expected_fpr)
+        np.testing.assert_allclose(tpr, expected_tpr)
+        for point in zip(fpr, tpr, thresholds, strict=True):  # thresholds mean what the rates say
+            assert point[:2] == pytest.approx(((nonmembers > point[2]).mean(), (members > point[2]).mean()))
+        assert auc(members, nonmembers) == pytest.approx(np.trapezoid(tpr, fpr))
+
+    @pytest.mark.parametrize(
+        "figure",
+        [
+            metrics.roc, best_threshold, metrics.cross_fitted_balanced_accuracy, metrics.auc_interval,
+            lambda a, b: metrics.tpr_at_fpr(a, b, 0.1), lambda a, b: metrics.tnr_at_fnr(a, b, 0.1),
+            lambda a, b: metrics.balanced_accuracy_interval(a, b, 0.0),
+        ],
+    )  # fmt: skip
+    def test_nan_and_empty_groups_are_refused(self, figure: object) -> None:
+        for groups, reason in ((([np.nan, 1.0], [0.0, 1.0]), "NaN"), (([1.0, 2.0], []), "empty")):
+            with pytest.raises(ValueError, match=reason):
+                figure(*groups)  # type: ignore[operator]
+
+
+class TestThreshold:
+    @pytest.mark.parametrize("ties", [False, True])
+    def test_no_threshold_is_better(self, ties: bool) -> None:
+        members, nonmembers = _scores(40, 60, ties)
+        made = best_threshold(members, nonmembers)
+        tried = np.concatenate([members, nonmembers, [-10.0, 10.0]])
+        best = max(balanced_accuracy(members, nonmembers, threshold) for threshold in tried)
+        assert balanced_accuracy(members, nonmembers, made) == pytest.approx(best)
+
+    def test_lies_between_the_scores_it_parts(self) -> None:
+        assert best_threshold([4.0, 5.0], [1.0, 2.0]) == 3.0
+        close = np.nextafter(1.0, 2.0)
+        assert balanced_accuracy([close], [1.0], best_threshold([close], [1.0])) == 1.0
+
+    def test_is_finite_whatever_the_scores(self) -> None:
+        for members, nonmembers in (([1.0, 2.0], [1.0, 3.0]), ([0.0], [1.0]), ([5.0] * 3, [5.0] * 3)):
+            assert np.isfinite(best_threshold(members, nonmembers))
+        assert balanced_accuracy([5.0] * 3, [5.0] * 3, best_threshold([5.0] * 3, [5.0] * 3)) == 0.5
+
+    def test_cross_fitting_does_not_profit_from_noise(self) -> None:
+        rng = np.random.default_rng(0)
+        fitted, crossed = [], []
+        for _ in range(40):
+            members, nonmembers = rng.normal(size=(2, 40))
+            fitted.append(balanced_accuracy(members, nonmembers, best_threshold(members, nonmembers)))
+            crossed.append(metrics.cross_fitted_balanced_accuracy(members, nonmembers))
+        assert np.mean(fitted) > 0.55
+        assert abs(np.mean(crossed) - 0.5) < 0.015
+
+    def test_cross_fitting_finds_what_is_there_and_is_seeded(self) -> None:
+        members, nonmembers = np.random.default_rng(1).normal([[7.0], [3.0]], 1.0, (2, 400))
+        made = [metrics.cross_fitted_balanced_accuracy(members, nonmembers, seed=s) for s in (0, 0, 1)]
+        assert made[0] == made[1]
+        assert all(value == pytest.approx(0.977, abs=0.01) for value in made)
+        assert metrics.cross_fitted_balanced_accuracy([2.0, 2.0], [1.0, 1.0]) == 1.0
+        with pytest.raises(ValueError, match="at least two"):
+            metrics.cross_fitted_balanced_accuracy([2.0], [1.0, 1.0])
+
+
+class TestRates:
+    @staticmethod
+    def slow(members: np.ndarray, nonmembers: np.ndarray, level: float) -> tuple[int, int]:
+        """The most members found over all thresholds that keep within the level, and the false alarms then."""
+        best = (0, 0)
+        for threshold in [-np.inf, *members, *nonmembers]:
+            alarms = sum(1 for score in nonmembers if score > threshold)
+            found = sum(1 for score in members if score > threshold)
+            if alarms <= level * len(nonmembers) + 1e-9 and (found, -alarms) > (best[0], -best[1]):
+                best = (found, alarms)
+        return best
+
+    @pytest.mark.parametrize("ties", [False, True])
+    @pytest.mark.parametrize("level", [0.01, 0.02, 0.1, 0.5])
+    def test_against_counting(self, level: float, ties: bool) -> None:
+        members, nonmembers = _scores(150, 100, ties)
+        made = metrics.tpr_at_fpr(members, nonmembers, level)
+        found, alarms = self.slow(members, nonmembers, level)
+        assert made.refused is None
+        assert (made.true_positives, made.value) == (found, found / 150)
+        assert made.false_positives is not None and alarms <= made.false_positives <= level * 100
+        assert (made.true_positives, made.false_positives) == (
+            (members > made.threshold).sum(),
+            (nonmembers > made.threshold).sum(),
+        )
+
+    @pytest.mark.parametrize("ties", [False, True])
+    @pytest.mark.parametrize("level", [0.01, 0.1])
+    def test_true_negatives_against_counting(self, level: float, ties: bool) -> None:
+        members, nonmembers = _scores(100, 150, ties)
+        made = metrics.tnr_at_fnr(members, nonmembers, level)
+        cleared, _ = self.slow(-nonmembers, -members, level)
+        assert (made.true_negatives, made.value) == (cleared, cleared / 150)
+        assert (made.true_negatives, made.false_negatives) == (
+            (nonmembers <= made.threshold).sum(),
+            (members <= made.threshold).sum(),
+        )
+
+    def test_the_number_of_false_alarms_allowed(self) -> None:
+        scores = np.arange(3000.0)
+        assert metrics.tpr_at_fpr(scores, scores, 0.001).false_positives == 3
+        assert metrics.tpr_at_fpr(scores[:2999], scores[:2999], 0.001).false_positives == 2
+        assert metrics.tpr_at_fpr(scores[:1000], scores[:1000], 0.001).false_positives == 1
+
+    def test_ties_cost_the_attacker(self) -> None:
+        nonmembers = np.append(np.zeros(95), [1.0] * 5)  # one percent is one alarm, but five come together
+        made = metrics.tpr_at_fpr([1.0, 1.0, 2.0], nonmembers, 0.01)
+        assert (made.true_positives, made.false_positives) == (1, 0)
+
+    @pytest.mark.parametrize(("count", "level"), [(999, 0.001), (99, 0.01), (1, 0.5)])
+    def test_what_cannot_be_resolved_is_refused(self, count: int, level: float) -> None:
+        few, many = np.arange(float(count)), np.arange(5000.0)
+        made = metrics.tpr_at_fpr(many, few, level)
+        assert made[:4] == (None, None, None, None)
+        assert made.refused is not None and "non-members; there are" in made.refused
+        assert metrics.tpr_at_fpr(few, many, level).refused is None
+        refused = metrics.tnr_at_fnr(few, many, level).refused
+        assert refused is not None and " members; there are" in refused
+        assert metrics.tnr_at_fnr(many, few, level).refused is None
+
+    @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 2.0])
+    def test_a_level_is_a_rate(self, level: float) -> None:
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            metrics.tpr_at_fpr([1.0], [1.0], level)
+
+    @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 50), (3, 50), (50, 50), (1, 1000), (499, 1000)])
+    def test_clopper_pearson_against_scipy(self, k: int, n: int) -> None:
+        for confidence in (0.95, 0.9):
+            expected = binomtest(k, n).proportion_ci(confidence, method="exact")
+            made = metrics.clopper_pearson(k, n, confidence)
+            assert made == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+    @pytest.mark.parametrize(("k", "n"), [(0, 0), (-1, 5), (6, 5)])
+    def test_impossible_counts_are_refused(self, k: int, n: int) -> None:
+        with pytest.raises(ValueError, match="successes"):
+            metrics.clopper_pearson(k, n)
+
+
+class TestBootstrap:
+    @pytest.mark.parametrize("ties", [False, True])
+    def test_against_resampling_images(self, ties: bool) -> None:
+        members, nonmembers = _scores(120, 90, ties)
+        groups = {"members": members, "nonmembers": nonmembers}
+        for made, statistic in (
+            (metrics.auc_interval(members, nonmembers, 4000), auc),
+            (metrics.balanced_accuracy_interval(members, nonmembers, 0.0, 4000), balanced_accuracy),
+        ):
+            expected = seed_interval([groups], lambda g, f=statistic: f(**g), resamples=4000)  # type: ignore[misc]
+            assert made == pytest.approx(expected, abs=0.012)
+
+    def test_does_not_depend_on_the_piece_size_much_and_is_seeded(self) -> None:
+        members, nonmembers = _scores(50, 60, ties=True)
+        whole, again, pieces = (metrics.auc_interval(members, nonmembers, cells=c) for c in (10**6, 10**6, 100))
+        assert whole == again
+        assert pieces == pytest.approx(whole, abs=0.02)
+
+    def test_is_fast(self) -> None:
+        members, nonmembers = _scores(1000, 1000, ties=False)
+        start = time.process_time()
+        metrics.auc_interval(members, nonmembers)
+        metrics.balanced_accuracy_interval(members, nonmembers, 0.0)
+        assert time.process_time() - start < 1.0
+
+
+class TestReport:
+    KEYS = frozenset({
+        "balanced_accuracy", "balanced_accuracy_calibrated", "auc", "interval", "auc_interval", "tpr_at_0.001",
+        "tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01", "tnr_at_0.001", "threshold", "members", "nonmembers",
+        "refused",
+    })  # fmt: skip
+
+    def test_holds_every_figure(self) -> None:
+        members, nonmembers = _scores(1200, 1500, ties=False)
+        made = report(members, nonmembers, 0.2)
+        assert set(made) == self.KEYS
+        assert json.loads(json.dumps(made, allow_nan=False)) == made
+        assert made["refused"] == {}
+        assert made["auc"] == auc(members, nonmembers)
+        assert made["balanced_accuracy"] == balanced_accuracy(members, nonmembers, 0.2)
+        assert made["interval"][0] < made["balanced_accuracy"] < made["interval"][1]
+        assert made["auc_interval"][0] < made["auc"] < made["auc_interval"][1]
+        counts = made["counts_at_0.01"]
+        assert counts["false_positives"] == 15
+        assert made["tpr_at_0.01"] == counts["true_positives"] / 1200
+        assert made["tpr_interval_at_0.01"] == list(metrics.clopper_pearson(counts["true_positives"], 1200))
+        assert made["tpr_at_0.001"] == metrics.tpr_at_fpr(members, nonmembers, 0.001).value
+        assert made["tnr_at_0.001"] == metrics.tnr_at_fnr(members, nonmembers, 0.001).value
+        assert (made["members"], made["nonmembers"], made["threshold"]) == (1200, 1500, 0.2)
+
+    @pytest.mark.parametrize("groups", [([1.0, 2.0], []), ([], [1.0]), ([], []), ([np.nan], [1.0, 2.0])])
+    def test_one_membership_class_is_undefined(self, groups: tuple[list[float], list[float]]) -> None:
+        made = report(*groups, threshold=0.0)
+        assert set(made) == self.KEYS
+        assert all(made[name] is None for name in metrics.FIGURES)
+        assert all(made["refused"][name].startswith("undefined") for name in metrics.FIGURES)
+        json.dumps(made, allow_nan=False)
+
+    def test_constant_scores_tell_nothing(self) -> None:
+        for threshold in (-1.0, 3.0, 4.0):
+            made = report([3.0] * 1000, [3.0] * 1000, threshold)
+            assert [made[n] for n in ("auc", "balanced_accuracy", "balanced_accuracy_calibrated")] == [0.5] * 3
+            assert (made["tpr_at_0.001"], made["tpr_at_0.01"], made["tnr_at_0.001"]) == (0.0, 0.0, 0.0)
+
+    def test_missing_scores_are_left_out_and_counted(self) -> None:
+        members, nonmembers = _scores(300, 200, ties=False)
+        made = report(np.append(members, [np.nan] * 3), np.append(np.nan, nonmembers), 0.0)
+        expected = report(members, nonmembers, 0.0)
+        assert made["refused"].pop("scores") == "4 of 504 scores are missing and left out"
+        assert made == expected
+
+    def test_few_images_have_their_rates_refused(self) -> None:
+        members, nonmembers = _scores(1000, 999, ties=False)
+        made = report(members, nonmembers, 0.0)
+        assert made["tpr_at_0.001"] is None
+        assert made["refused"] == {"tpr_at_0.001": "a rate of 0.001 needs at least 1,000 non-members; there are 999"}
+        small = report(members[:50], nonmembers[:50], 0.0)
+        unresolved = ("tpr_at_0.001", "tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01", "tnr_at_0.001")
+        assert all(small[name] is None for name in unresolved)
+        assert set(small["refused"]) == set(unresolved)
+        single = report([1.0], [0.0], 0.5)
+        assert single["auc"] == 1.0
+        assert single["balanced_accuracy_calibrated"] is None and "balanced_accuracy_calibrated" in single["refused"]
+
+    @pytest.mark.parametrize("threshold", [None, float("nan")])
+    def test_without_a_threshold_nothing_is_transferred(self, threshold: float | None) -> None:
+        made = report([1.0, 2.0], [0.0, 1.0], threshold)
+        assert made["balanced_accuracy"] is None and made["interval"] is None and made["threshold"] is None
+        assert made["refused"]["balanced_accuracy"] == "no threshold was transferred"
+        json.dumps(made, allow_nan=False)
+
+    def test_intervals_cover_the_truth(self) -> None:
+        """For unit normals a half apart the AUC is Phi(0.5 / sqrt 2) = 0.638, the balanced accuracy Phi(1/4) = 0.599."""
+        rng, inside = np.random.default_rng(0), np.zeros(2)
+        for _ in range(200):
+            members, nonmembers = rng.normal(0.5, 1, 100), rng.normal(0, 1, 100)
+            low, high = metrics.auc_interval(members, nonmembers)
+            below, above = metrics.balanced_accuracy_interval(members, nonmembers, 0.25)
+            inside += [low <= 0.6382 <= high, below <= 0.5987 <= above]
+        assert (inside >= 180).all() and (inside <= 198).all()
+
+
+class TestSubsets:
+    def test_per_class_is_the_report_of_each_class(self) -> None:
+        rng = np.random.default_rng(0)
+        scores, member, labels = rng.normal(size=90), rng.random(90) < 0.5, np.repeat([4, 0, 7], 30)
+        member[labels == 7] = True
+        made = metrics.per_class(scores, member, labels, 0.1)
+        assert list(made) == [0, 4, 7]
+        for label in (0, 4):
+            rows = labels == label
+            assert made[label] == report(scores[rows & member], scores[rows & ~member], 0.1)
+        assert made[7]["auc"] is None and made[7]["refused"]["auc"] == "undefined: there are no non-members"
+
+    def test_the_vulnerable_tenth_is_the_most_exposed(self) -> None:
+        rng = np.random.default_rng(1)
+        exposed, member = rng.permutation(200).astype(float), np.arange(200) % 2 == 0
+        scores = rng.normal(size=200) + 3 * member * (exposed >= 180)
+        made = metrics.vulnerable_decile(scores, member, exposed, 1.5)
+        rows = exposed >= 180
+        assert made == report(scores[rows & member], scores[rows & ~member], 1.5)
+        assert made["members"] + made["nonmembers"] == 20
+        assert made["auc"] > 0.9 > report(scores[member], scores[~member], 1.5)["auc"]
+
+    def test_unknown_exposure_is_not_ranked(self) -> None:
+        exposed = np.array([np.nan, 3.0, 2.0, 1.0, np.nan, 0.0])
+        made = metrics.vulnerable_decile(np.arange(6.0), np.arange(6) % 2 == 0, exposed, 0.0, share=0.5)
+        assert (made["members"], made["nonmembers"]) == (1, 1)  # images 1 and 2
+        nobody = metrics.vulnerable_decile(np.arange(6.0), np.arange(6) % 2 == 0, np.full(6, np.nan), 0.0)
+        assert (nobody["members"], nobody["nonmembers"], nobody["auc"]) == (0, 0, None)
+
+    def test_lengths_must_agree(self) -> None:
+        with pytest.raises(ValueError, match="one value per image"):
+            metrics.per_class([1.0, 2.0], [True, False], [1], 0.0)
+        with pytest.raises(ValueError, match="one value per image"):
+            metrics.vulnerable_decile([1.0, 2.0], [True, False], [1.0], 0.0)

@@ -6,6 +6,7 @@ rows only, keeps the trajectory features that separate; a small multilayer perce
 
 import math
 import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,15 +57,189 @@ class AuditScores:
     kept: NDArray[np.bool_]
 
 
+NOTHING_SEPARATES = "no trajectory feature separates members from non-members; the attack sees loss and class only"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A trained attack: filter, standardisation, classifier.
+
+    Of attack-train, per trajectory feature `(2L,)`: whether the filter kept it, Welch's t (above 0 where members are
+    higher) and p, both NaN for a constant feature, and the means of members and of non-members.
+    """
+
+    kept: NDArray[np.bool_]
+    t: Array
+    p: Array
+    member_mean: Array
+    nonmember_mean: Array
+    scale: StandardScaler
+    model: MLPClassifier
+    prior: float  # log odds of membership among the training rows
+
+    @property
+    def features(self) -> list[str]:
+        """Names of what one image is described by: `morf_i`, `lerf_i` per level, `loss`, `predicted`."""
+        levels = range(len(self.kept) // 2)
+        return [f"{order}_{i}" for order in ("morf", "lerf") for i in levels] + ["loss", "predicted"]
+
+    def score(self, features: Features) -> Array:
+        """Log odds of membership less those of the training rows, `(N,)`; 0 favours neither; NaN where one is NaN.
+
+        Raises ValueError when the features have other levels or classes than the attack was trained with.
+        """
+        trajectory, rest = self._arrays(features)
+        return self.table_scores(trajectory, rest)
+
+    def contributions(self, features: Features) -> Array:
+        """How much each of `features` moves an image's score, `(N, 2L + 2)`: the score less that without the feature.
+
+        Without: at its mean over attack-train (the one-hot class as a whole). Features that the filter dropped have 0.
+        The network is not linear and features go together, so contributions need not add up to the score.
+        """
+        trajectory, rest = self._arrays(features)
+        own, mean = self.table_scores(trajectory, rest), self.scale.mean_
+        found = np.zeros((len(own), len(self.features)))
+        for column, places in self._columns().items():
+            table = self._table(trajectory, rest)
+            table[:, places] = mean[places]
+            found[:, column] = own - self._from_table(table)
+        return found
+
+    def importance(
+        self, features: Features, member: NDArray[np.bool_], repeats: int = 10, seed: int = 0, threshold: float = 0.0
+    ) -> Array:
+        """Mean loss of balanced accuracy when a feature is shuffled among the images, `(2L + 2,)`; dropped ones have 0.
+
+        Meant for attack-test rows. Raises ValueError when there are no members or no non-members.
+        """
+        trajectory, rest = self._arrays(features)
+        table, rng = self._table(trajectory, rest), np.random.default_rng(seed)
+        found = np.zeros(len(self.features))
+
+        def accuracy(scores: Array) -> float:
+            return balanced_accuracy(scores[member], scores[~member], threshold)
+
+        own = accuracy(self._from_table(table))
+        for column, places in self._columns().items():
+            for _ in range(repeats):
+                shuffled = table.copy()
+                shuffled[:, places] = table[rng.permutation(len(table))][:, places]
+                found[column] += (own - accuracy(self._from_table(shuffled))) / repeats
+        return found
+
+    def table_scores(self, trajectory: Array, rest: Array) -> Array:
+        """Scores from `Features.trajectory()` and `Features.rest()`."""
+        return self._from_table(self._table(trajectory, rest))
+
+    def _arrays(self, features: Features) -> tuple[Array, Array]:
+        trajectory, rest = features.trajectory(), features.rest()
+        wanted = (len(self.kept), len(self.scale.mean_) - int(self.kept.sum()) - 1)
+        if (trajectory.shape[1], features.classes) != wanted:
+            raise ValueError(
+                f"the attack was trained with {wanted[0]} trajectory features and {wanted[1]} classes, "
+                f"not {trajectory.shape[1]} and {features.classes}"
+            )
+        return trajectory, rest
+
+    def _table(self, trajectory: Array, rest: Array) -> Array:
+        return np.concatenate([trajectory[:, self.kept], rest], 1)
+
+    def _from_table(self, table: Array) -> Array:
+        return _log_odds(self.model, self.scale.transform(table)) - self.prior
+
+    def _columns(self) -> dict[int, list[int]]:
+        """For each place in `features` that acts, its columns in the table that the network sees."""
+        kept = np.flatnonzero(self.kept)
+        columns = {int(place): [index] for index, place in enumerate(kept)}
+        loss = len(kept)
+        return columns | {
+            len(self.kept): [loss], len(self.kept) + 1: list(range(loss + 1, len(self.scale.mean_)))
+        }  # fmt: skip
+
+
+def fit(features: Features, member: NDArray[np.bool_], config: Audit) -> Attack:
+    """The attack trained on all rows given: attack-train of a shadow model (SPEC 5).
+
+    Warns when no trajectory feature separates. Raises ValueError for fewer than four of either group, and for features
+    that are not finite.
+    """
+    smallest = min(int(member.sum()), int((~member).sum()))
+    if smallest < FEWEST:
+        raise ValueError(f"the attack needs at least {FEWEST} members and non-members to learn from, got {smallest}")
+    trajectory, rest = features.trajectory(), features.rest()
+    if not np.isfinite(trajectory).all() or not np.isfinite(rest).all():
+        raise ValueError("the attack cannot learn from features that are NaN or infinite: leave those images out")
+    attack = _fit(trajectory, rest, member, config)
+    if not attack.kept.any() and trajectory.shape[1]:
+        warnings.warn(NOTHING_SEPARATES, stacklevel=2)
+    return attack
+
+
+FEWEST = 4  # of each group: early stopping sets some of both aside
+
+
+def cross_fitted(features: Features, member: NDArray[np.bool_], config: Audit) -> Array:
+    """Scores `(N,)` of attack-train itself, each by an attack that did not see the image; for thresholds.
+
+    Raises ValueError when a group is too small for the folds.
+    """
+    found = np.empty(len(member))
+    for train, test in _folds(member, config):
+        found[test] = _quiet_scores(features, member, train, test, config)
+    return found
+
+
+def best_features(
+    candidates: Mapping[float, Features], member: NDArray[np.bool_], config: Audit
+) -> tuple[float, dict[float, float]]:
+    """Which of several feature sets attacks best, by name (the alpha behind it), and the validation AUC of each.
+
+    The AUC is the mean over folds of attack-train, each scored by an attack that saw the others only; of equal ones the
+    first given. Raises ValueError when there is none, or when a group is too small for the folds.
+    """
+    if not candidates:
+        raise ValueError("there are no feature sets to choose from")
+    folds = list(_folds(member, config))
+    found = {}
+    for name, features in candidates.items():
+        scores = [(test, _quiet_scores(features, member, train, test, config)) for train, test in folds]
+        found[name] = float(np.mean([auc(made[member[test]], made[~member[test]]) for test, made in scores]))
+    return max(found, key=lambda name: found[name]), found
+
+
+def _folds(member: NDArray[np.bool_], config: Audit) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Rows to learn from and rows to score, once per fold, with equal shares of both groups."""
+    smallest, needed = min(int(member.sum()), int((~member).sum())), max(config.folds, FEWEST + 1)
+    if smallest < needed:
+        raise ValueError(f"{config.folds} folds need at least {needed} members and non-members, got {smallest}")
+    splitter = StratifiedKFold(config.folds, shuffle=True, random_state=config.seed)
+    yield from splitter.split(member, member)
+
+
+def _quiet_scores(
+    features: Features, member: NDArray[np.bool_], train: NDArray[np.int64], test: NDArray[np.int64], config: Audit
+) -> Array:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=NOTHING_SEPARATES)  # the attack that is kept says so itself
+        return fit_score(features, member, train, test, config)[0]
+
+
 def welch_filter(features: Array, member: NDArray[np.bool_], level: float) -> NDArray[np.bool_]:
     """Which columns of `(N, F)` separate members from non-members by Welch's t test; constant columns never pass."""
+    _, p = _welch(features, member)
+    return np.nan_to_num(p, nan=1.0) < level
+
+
+def _welch(features: Array, member: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Welch's t and p of each column of `(N, F)`, positive t for higher members; NaN for constant columns."""
+    if features.shape[1] == 0:
+        return np.empty(0), np.empty(0)
     varies = np.ptp(features, axis=0) > 0
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # scipy warns of constant columns, which are dropped here anyway
-        p = ttest_ind(features[member], features[~member], equal_var=False).pvalue
-    return varies & (np.nan_to_num(p, nan=1.0) < level)
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy warns of constant columns, which are NaN here anyway
+        test = ttest_ind(features[member], features[~member], equal_var=False)
+    return np.where(varies, test.statistic, np.nan), np.where(varies, test.pvalue, np.nan)
 
 
 def fit_score(
@@ -77,24 +252,27 @@ def fit_score(
     Warns when no trajectory feature separates: loss and one-hot alone remain (SPEC 5).
     """
     trajectory, rest = features.trajectory(), features.rest()
-    kept = welch_filter(trajectory[train], member[train], config.welch)
-    if not kept.any():
-        warnings.warn(
-            "no trajectory feature separates members from non-members; the attack sees loss and class only",
-            stacklevel=2,
-        )
+    attack = _fit(trajectory[train], rest[train], member[train], config)
+    if not attack.kept.any():
+        warnings.warn(NOTHING_SEPARATES, stacklevel=2)
+    return attack.table_scores(trajectory[test], rest[test]), attack.kept
+
+
+def _fit(trajectory: Array, rest: Array, member: NDArray[np.bool_], config: Audit) -> Attack:
+    kept = welch_filter(trajectory, member, config.welch)
     table = np.concatenate([trajectory[:, kept], rest], 1)
-    scale = StandardScaler().fit(table[train])
+    scale = StandardScaler().fit(table)
     model = MLPClassifier(
-        config.hidden, alpha=config.penalty, batch_size=min(config.batch_size, len(train) // 2),
+        config.hidden, alpha=config.penalty, batch_size=min(config.batch_size, len(table) // 2),
         learning_rate_init=config.learning_rate, max_iter=config.iterations, early_stopping=True,
         n_iter_no_change=config.patience, validation_fraction=config.validation, random_state=config.seed,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(scale.transform(table[train]), member[train].astype(np.int64))
-    prior = np.log(member[train].sum() / (~member[train]).sum())  # 0 for equal groups
-    return _log_odds(model, scale.transform(table[test])) - prior, kept
+        model.fit(scale.transform(table), member.astype(np.int64))
+    prior = float(np.log(member.sum() / (~member).sum()))  # 0 for equal groups
+    t, p = _welch(trajectory, member)
+    return Attack(kept, t, p, trajectory[member].mean(0), trajectory[~member].mean(0), scale, model, prior)
 
 
 def audit(features: Features, member: NDArray[np.bool_], config: Audit) -> AuditScores:

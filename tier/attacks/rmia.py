@@ -1,0 +1,75 @@
+"""RMIA (Zarifzadeh et al. 2024): an image against many others, each measured against reference models.
+
+An image's gain is Pr(x | target) / Pr(x), its probability under the target over its mean under models of both kinds,
+trained on it or not. The score is the share of other images z, known not to be members, that it beats by a factor
+gamma.
+"""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from tier.attacks.lira import LEAST, checked
+
+Array = NDArray[np.float64]
+Mode = Literal["offline", "online"]
+
+
+def score(
+    log_p: ArrayLike,
+    reference_log_p: ArrayLike,
+    inside: ArrayLike,
+    population_log_p: ArrayLike,
+    population_reference_log_p: ArrayLike,
+    mode: Mode = "offline",
+    gamma: float = 2.0,
+    a: float = 0.3,
+) -> Array:
+    """The share of the population beaten, `(N,)` between 0 and 1, higher = member.
+
+    The target's log p of N images `(N,)` and of Z other images `(Z,)`, the references' `(R, N)` and `(R, Z)`, `inside`
+    `(R, N)` bool; nobody trained on the Z. Images of equal share are told apart by their gain:
+    `score = (beaten + s(log gain)) / (Z + 1)` with `s(u) = (1 + u / (1 + |u|)) / 2`, which lies between 0 and 1, so it
+    never overturns a difference of one image beaten. NaN below two references that did not train on the image, and
+    online below two that did. Raises ValueError when shapes do not fit, Z is 0, gamma is not positive, a not in [0, 1].
+    """
+    target, references, member = checked(log_p, reference_log_p, inside)
+    others = np.zeros(np.shape(population_reference_log_p), bool)
+    population, population_references, outside = checked(population_log_p, population_reference_log_p, others)
+    if population.size == 0 or len(population_references) != len(references):
+        raise ValueError(
+            f"RMIA needs other images seen by the same references: {population.size} images, "
+            f"{len(population_references)} of {len(references)} references"
+        )
+    if gamma <= 0 or not 0 <= a <= 1:
+        raise ValueError(f"gamma is above 0 and a between 0 and 1, got {gamma} and {a}")
+    gain = target - log_marginal(references, member, mode, a)
+    bar = np.sort(population - log_marginal(population_references, outside, "offline", a, least=1))
+    beaten = np.searchsorted(bar, gain - np.log(gamma), side="right")  # how many z have gain(x) / gain(z) >= gamma
+    tie = (1 + gain / (1 + np.abs(gain))) / 2
+    return np.where(np.isnan(gain), np.nan, (beaten + tie) / (population.size + 1))
+
+
+def log_marginal(references: Array, inside: NDArray[np.bool_], mode: Mode, a: float, least: int = LEAST) -> Array:
+    """log Pr(x) of `(R, N)` log probabilities: the mean over a world in which x was trained on and one in which not.
+
+    Online both are measured. Offline only the second is, Pr_out, and Pr(x) is `((1 + a) Pr_out + (1 - a)) / 2`:
+    a = 1 trusts that training changes nothing, a = 0 that it makes the image certain.
+    """
+    out = _log_mean(references, ~inside, least)
+    with np.errstate(divide="ignore", invalid="ignore"):  # log 0 where a is 1; NaN stays NaN
+        if mode == "online":
+            return np.logaddexp(_log_mean(references, inside, least), out) - np.log(2.0)
+        return np.logaddexp(np.log((1 + a) / 2) + out, np.log((1 - a) / 2))
+
+
+def _log_mean(log_p: Array, side: NDArray[np.bool_], least: int) -> Array:
+    """Log of the mean probability `(N,)` over the references of a side; NaN where there are fewer than `least`."""
+    count = side.sum(0)
+    known = count >= least
+    held = np.where(side, log_p, -np.inf)[:, known]
+    mean = np.full(len(count), np.nan)
+    mean[known] = logsumexp(held, axis=0) - np.log(count[known])
+    return mean
