@@ -17,6 +17,8 @@ ArchitectureName = Literal["small", "resnet18_cifar", "resnet18_imagenet", "mobi
 Fill = Literal["channel_mean", "scalar_mean", "zero"]
 ChannelReduction = Literal["mean_abs", "abs_mean"]
 Target = Literal["label", "predicted"]
+OperatorName = Literal["mean", "zero", "blur", "road"]
+InferenceKind = Literal["fp32", "folded", "bf16"]
 
 MOST_LEVELS = 255  # the place at which a pixel goes is kept in 8 bits
 
@@ -234,7 +236,23 @@ class Trajectory(Config):
     levels: Levels = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     alpha: float = Field(0.1, ge=0.0)  # weight of the total variation
     sign: Literal["signed", "absolute"] = "signed"  # the same for maps that are never negative
-    operator: Literal["mean", "zero"] = "mean"
+    operator: OperatorName = "mean"
+    blur: float = Field(2.0, gt=0.0)  # blur: standard deviation in pixels
+    noise: float = Field(0.01, ge=0.0)  # road: standard deviation of what is added, pixels being in [0, 1]
+    noise_seed: int = Field(0, ge=0)  # road
+    inference: InferenceKind = "fp32"  # forward passes along the paths; what is fastest differs between machines
+
+    def canonical(self) -> "Trajectory":
+        """The same paths with every setting that does not act on the operator at its default."""
+        acting = set(OPERATOR_SETTINGS[self.operator]) - ({"noise_seed"} if self.noise == 0 else set())
+        idle = {name for names in OPERATOR_SETTINGS.values() for name in names} - acting
+        return self.model_copy(update={name: getattr(Trajectory(), name) for name in idle})
+
+
+OPERATOR_SETTINGS: dict[OperatorName, tuple[str, ...]] = {
+    "mean": (), "zero": (), "blur": ("blur",), "road": ("noise", "noise_seed")
+}  # fmt: skip
+"""The settings that act on each operator."""
 
 
 class Divergence(Config):
@@ -261,6 +279,40 @@ class Audit(Config):
     patience: int = Field(15, ge=1)  # passes without gain on the validation rows before it stops
     validation: float = Field(0.15, gt=0.0, lt=1.0)
     seed: int = Field(0, ge=0)
+
+
+def _weights(values: tuple[float, ...]) -> tuple[float, ...]:
+    if not values or min(values) < 0 or len(set(values)) < len(values):
+        raise ValueError(f"alphas are different numbers from 0 on, such as 0, 0.01, 0.1, 1; not {values}")
+    return values
+
+
+class Attack(Config):
+    """The attack from outside (section IV, SPEC 5): learnt on a shadow model, tried on the target."""
+
+    shadow: Literal["undefended", "same"] = "undefended"  # same: the attacker knows the defense and trains with it
+    # weights of the total variation, of which shadow data choose one
+    alphas: Annotated[tuple[float, ...], AfterValidator(_weights)] = (0.0, 0.01, 0.1, 1.0)
+    trajectory: Trajectory = Trajectory(operator="road")  # its alpha is one of those above
+    holdout: float = Field(0.2, gt=0.0, lt=1.0)  # share of the shadow's images that the attack is tested on
+    seed: int = Field(0, ge=0)  # of that split
+
+    def canonical(self, plain: bool = False) -> "Attack":
+        """The same attack with every setting that does not act at its default; `plain`: the target has no defense."""
+        paths = self.trajectory.canonical().model_copy(update={"alpha": Trajectory().alpha})
+        return self.model_copy(update={"trajectory": paths} | ({"shadow": "undefended"} if plain else {}))
+
+
+class Battery(Config):
+    """The attacks of a sceptic (SPEC 8) and the reference models that some of them need."""
+
+    # trained on random halves of the target's images, in complementary pairs; six leave two on either side of each
+    # image when one of them is taken for the target
+    references: int = Field(16, ge=6)
+    variance: Literal["fixed", "per_image"] = "fixed"  # lira_online: one for all images, or each image's own
+    mode: Literal["offline", "online"] = "offline"  # rmia
+    gamma: float = Field(2.0, ge=1.0)  # rmia: by how much an image has to beat another
+    a: float = Field(0.3, ge=0.0, le=1.0)  # rmia, offline: how much training on an image would raise its probability
 
 
 class Fidelity(Config):
@@ -291,6 +343,8 @@ class Experiment(Config):
     trajectory: Trajectory = Trajectory()
     divergence: Divergence = Divergence()
     audit: Audit = Audit()
+    attack: Attack = Attack()
+    battery: Battery = Battery()
     fidelity: Fidelity = Fidelity()
     inspect: Inspect = Inspect()
 
@@ -313,6 +367,8 @@ class Experiment(Config):
             defense=self.defense.canonical(train.epochs),
             train=train,
             explain=self.explain.canonical(),
+            trajectory=self.trajectory.canonical(),
+            attack=self.attack.canonical(plain=self.defense.canonical(train.epochs) == Defense()),
             divergence=divergence,
         )
 

@@ -8,7 +8,7 @@ it up, `ensure` computes what is missing. Importing this module loads no torch: 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from tier.store import Result, Store
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tier.attacks import agp
+    from tier.attacks import agp, battery
     from tier.data import Dataset
     from tier.splits import Membership
     from tier.training import Problem, State
@@ -617,6 +617,188 @@ def _verdict(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
     return {}, {"score": float(scores.mean()), "folds": scores.tolist()}
 
 
+# ---- attacks from outside
+
+
+def _attackers(e: Experiment) -> dict[str, tuple[str, Experiment]]:
+    """What the attack reads of other runs: the trajectories of shadow and target at every alpha."""
+    own = _attacker(e)
+    found = {"shadow": ("train", own)}
+    for alpha in e.attack.alphas:
+        found[f"shadow, alpha {alpha:g}"] = ("trajectory", _at_alpha(own, alpha))
+        found[f"target, alpha {alpha:g}"] = ("trajectory", _at_alpha(e, alpha))
+    return found
+
+
+def _attacker(e: Experiment) -> Experiment:
+    return shadow(e, adaptive=e.attack.shadow == "same")
+
+
+def _at_alpha(e: Experiment, alpha: float) -> Experiment:
+    """The run with the attack's paths (operator, levels) at one alpha."""
+    return e.with_(trajectory=e.attack.trajectory.model_copy(update={"alpha": alpha}))
+
+
+def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """The attack learnt on a shadow model, and what it is worth there and on the target (SPEC 5)."""
+    from tier.attacks import agp
+    from tier.metrics import best_threshold, report
+
+    seen = {alpha: _features(store, _at_alpha(_attacker(e), alpha), context) for alpha in e.attack.alphas}
+    known = next(iter(seen.values()))[1]
+    member = known["member"].to_numpy(bool)
+    train, test = _attack_rows(e, known["index"].to_numpy())
+    context.step("learning the attack")(0.0)
+    candidates = {alpha: features.take(train) for alpha, (features, _) in seen.items()}
+    alpha, validation = agp.best_features(candidates, member[train], e.audit)
+    attack = agp.fit(candidates[alpha], member[train], e.audit)
+    guesses = agp.cross_fitted(candidates[alpha], member[train], e.audit)
+    threshold = best_threshold(guesses[member[train]], guesses[~member[train]])
+    own, targets = _features(store, _at_alpha(e, alpha), context)
+    inside = targets["member"].to_numpy(bool)
+    held = seen[alpha][0].take(test)
+    scores = {"attack_test": attack.score(held), "target": attack.score(own)}
+    groups = {"attack_test": member[test], "target": inside}
+    metrics = {name: report(scores[name][groups[name]], scores[name][~groups[name]], threshold) for name in scores}
+    rows = {"attack_test": known.iloc[test], "target": targets}
+    kept = ["index", "member", "label"]
+    tables = [rows[name][kept].assign(set=name, score=scores[name]) for name in scores]
+    first = np.concatenate([np.flatnonzero(inside)[:GALLERY], np.flatnonzero(~inside)[:GALLERY]])
+    reasons = pd.DataFrame(attack.contributions(own.take(first)).astype(np.float32), columns=attack.features)
+    files = {
+        "scores.parquet": pd.concat(tables, ignore_index=True),
+        "features.parquet": _feature_table(e, attack, attack.importance(held, member[test])),
+        "contributions.parquet": reasons.assign(index=targets["index"].to_numpy()[first]),
+    }
+    tuned = {f"{alpha:g}": value for alpha, value in validation.items()}
+    return files, metrics | {"alpha": alpha, "validation_auc": tuned, "features_kept": int(attack.kept.sum())}
+
+
+def _attack_rows(e: Experiment, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places among the shadow's rows that the attack learns from, and that it is tested on."""
+    from tier import splits
+
+    source = dataset(e.data)
+    parts = splits.attack_split(_membership(source, e.split), source.labels, e.attack.seed, e.attack.holdout)
+    place = {int(row): number for number, row in enumerate(rows)}
+    train, test = (np.array([place[int(row)] for row in part]) for part in (parts.train, parts.test))
+    return train, test
+
+
+def _feature_table(e: Experiment, attack: "agp.Attack", importance: np.ndarray) -> pd.DataFrame:
+    """What the filter saw of each trajectory feature, and what each feature is worth to the attack."""
+    levels = e.attack.trajectory.levels
+    blank = [np.nan, np.nan]  # loss and class are never filtered
+    return pd.DataFrame(
+        {
+            "feature": attack.features,
+            "order": [*(order for order in ("morf", "lerf") for _ in levels), None, None],
+            "level": [*levels, *levels, *blank],
+            "kept": [*attack.kept, True, True],
+            "member_mean": [*attack.member_mean, *blank],
+            "nonmember_mean": [*attack.nonmember_mean, *blank],
+            "t": [*attack.t, *blank],
+            "p": [*attack.p, *blank],
+            "importance": importance,
+        }
+    )
+
+
+def _referees(e: Experiment) -> dict[str, tuple[str, Experiment]]:
+    """What the battery reads of other runs: a shadow with the same defense, and the reference models."""
+    found = {"shadow": ("train", shadow(e, adaptive=True))}
+    return found | {f"reference {r}": ("train", reference(e, r)) for r in range(e.battery.references)}
+
+
+def _battery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """Every attack of a sceptic on the target, with signs, classifiers and thresholds found elsewhere (SPEC 8)."""
+    from tier.attacks import ATTACKS, battery, lira
+    from tier.metrics import per_class, report, vulnerable_decile
+
+    own = shadow(e, adaptive=True)
+    (target, rows), (theirs, known) = (_signals(store, run, context) for run in (e, own))
+    target = _with_references(store, e, own, target, rows["index"].to_numpy(), context)
+    settings = battery.Settings(e.audit, e.battery.variance, mode=e.battery.mode, gamma=e.battery.gamma, a=e.battery.a)
+    member, shadow_member = rows["member"].to_numpy(bool), known["member"].to_numpy(bool)
+    exposure = lira.exposure(*target.need("reference_log_p", "reference_in"))
+    frame, classes = rows[["index", "member", "label"]].assign(exposure=exposure), []
+    metrics: dict[str, Any] = {"vulnerable_decile": {}, "canaries": {}}
+    canary = _canaries(e, rows["index"].to_numpy())
+    for name in (name for name in ATTACKS if name != "agp"):
+        context.step(f"attacking ({name})")(0.0)
+        found = battery.score(name, target, theirs, shadow_member, settings)
+        frame[name] = found.scores
+        metrics[name] = report(found.scores[member], found.scores[~member], found.threshold) | {"sign": found.sign}
+        metrics["vulnerable_decile"][name] = vulnerable_decile(found.scores, member, exposure, found.threshold)
+        if canary.any():
+            groups = found.scores[canary & member], found.scores[canary & ~member]
+            metrics["canaries"][name] = report(*groups, found.threshold)
+        for label, leaf in per_class(found.scores, member, rows["label"], found.threshold).items():
+            kept = {figure: leaf[figure] for figure in ("balanced_accuracy", "auc", "members", "nonmembers")}
+            classes.append({"attack": name, "label": label, **kept})
+    return {"scores.parquet": frame, "classes.parquet": pd.DataFrame(classes)}, metrics
+
+
+def _signals(store: Store, e: Experiment, context: Context) -> tuple["battery.Signals", pd.DataFrame]:
+    """What can be measured on a model's own members and non-members, and their rows of train/samples.parquet."""
+    from tier import runtime, signals
+    from tier.attacks import battery
+
+    of = _evaluated(store, e, context)
+    trained = ensure(store, "train", e, context, ["samples.parquet"])
+    rows = trained.frame("samples.parquet")
+    with runtime.session(e.train.threads):
+        measured = battery.Signals(
+            label=rows["label"].to_numpy(np.int64),
+            predicted=rows["predicted"].to_numpy(np.int64),
+            classes=trained.metrics["classes"],
+            loss=rows["loss"].to_numpy(np.float64),
+            log_probabilities=signals.log_probabilities(of.model, of.images),
+            maps=_attributions(store, e, of, context),
+            gradient_norm=signals.loss_gradient_norm(
+                of.model, of.images, of.labels, progress=context.step("measuring the loss's gradient")
+            ),
+            log_p=rows["log_confidence"].to_numpy(np.float64),
+        )
+    return measured, rows
+
+
+def _with_references(
+    store: Store, e: Experiment, own: Experiment, target: "battery.Signals", rows: np.ndarray, context: Context
+) -> "battery.Signals":
+    """The signals with what the reference models say of the target's images, and all of them of the shadow's
+    non-members, which none of them has seen.
+    """
+    from tier import runtime, signals
+
+    others, _ = model_sets(own.data, own.split)
+    runs = [reference(e, number) for number in range(e.battery.references)]
+    said, inside, population = [], [], []
+    with runtime.session(e.train.threads):
+        for run in (e, *runs):
+            logs = signals.log_probabilities(model_of(store, run, context), others.nonmembers)
+            population.append(np.take_along_axis(logs, others.nonmember_labels.numpy()[:, None], 1)[:, 0])
+            context.step("asking the reference models")(len(population) / (len(runs) + 1))
+    for run in runs:
+        table = ensure(store, "train", run, context, ["samples.parquet"]).frame("samples.parquet").set_index("index")
+        said.append(table.loc[rows, "log_confidence"].to_numpy(np.float64))
+        inside.append(table.loc[rows, "member"].to_numpy(bool))
+    return replace(
+        target, reference_log_p=np.stack(said), reference_in=np.stack(inside), population_log_p=population[0],
+        population_reference_log_p=np.stack(population[1:]),
+    )  # fmt: skip
+
+
+def _canaries(e: Experiment, rows: np.ndarray) -> np.ndarray:
+    """Which of the target's rows are mislabelled on purpose, `(N,)` bool."""
+    from tier import splits
+
+    return np.isin(rows, splits.canaries(_membership(dataset(e.data), e.split), e.split))
+
+
+# ---- likeness of maps
+
+
 def _fidelity(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     """The defended model's maps beside the undefended one's, and beside what chance would give (SPEC 7)."""
     from tier import fidelity
@@ -729,6 +911,20 @@ STAGES: dict[str, Stage] = {
         lambda e: {"judge": ("train", undefended(e))} if _judged(e) else {},
     ),
     "verdict": Stage(1, lambda e: {}, ("inspect", "audit"), _verdict),
+    "attack": Stage(
+        1,
+        lambda e: {"attack": e.attack.changed(), "audit": e.audit.changed(), "explain": e.explain.changed()},
+        ("train",),
+        _attack,
+        _attackers,
+    ),
+    "battery": Stage(
+        1,
+        lambda e: {"battery": e.battery.changed(), "audit": e.audit.changed(), "explain": e.explain.changed()},
+        ("train",),
+        _battery,
+        _referees,
+    ),
     "fidelity": Stage(
         1,
         # which control is compared shows in the parents

@@ -28,6 +28,8 @@ SOURCES = {
     "inspect": EXPLAINING,
     "verdict": (*EXPLAINING, "attacks/agp.py"),
     "fidelity": ("fidelity.py", *EXPLAINING),
+    "attack": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
+    "battery": (*EXPLAINING, "signals.py", "attacks/*.py", "metrics.py"),
     "audit": ("attacks/agp.py", "metrics.py", "stats.py"),
     "path": (*TRAINING, *EXPLAINING, "attacks/agp.py", "metrics.py"),
     "report": (),

@@ -477,3 +477,125 @@ class TestRoles:
             experiment.ensure(store, "train", experiment.shadow(alone, True))
         with pytest.raises(SplitError, match="too few for 41 canaries"):
             experiment.ensure(store, "train", tiny(**{"split.canaries": 41}))
+
+
+def attacked(defense: Defense = Defense(name="augmentation"), **settings: Any) -> Experiment:
+    """A tiny run whose attack and battery take seconds."""
+    quick = {
+        "attack.trajectory.operator": "mean", "attack.alphas": (0.0, 0.1), "battery.references": 6,
+        "audit.iterations": 20,
+        "split.target_train": 60, "split.target_test": 60, "split.shadow_train": 60, "split.shadow_test": 60,
+    }  # fmt: skip
+    return tiny(defense, **(quick | settings))
+
+
+class TestAttack:
+    """The attack from outside: what it learns from, what it is tried on."""
+
+    def test_it_learns_on_the_shadow_and_is_tried_on_the_target(self, store: Store) -> None:
+        from tier.attacks import agp
+        from tier.metrics import auc
+
+        e = attacked()
+        found = experiment.ensure(store, "attack", e)
+        scores = found.frame("scores.parquet")
+        sets = experiment.ensure(store, "split", e).frame("membership.parquet")["set"].to_numpy()
+        tested, target = (scores[scores["set"] == name] for name in ("attack_test", "target"))
+        assert set(sets[tested["index"]]) == {2, 3} and set(sets[target["index"]]) == {0, 1}
+        assert len(tested) == 24 and len(target) == 120
+        assert (tested["member"] == (sets[tested["index"]] == 2)).all()
+        assert (target["member"] == (sets[target["index"]] == 0)).all()
+        assert found.metrics["target"]["auc"] == pytest.approx(
+            auc(target["score"][target["member"]], target["score"][~target["member"]])
+        )
+        # by hand: alpha as found, the rest of the shadow's images, the same classifier
+        alpha = found.metrics["alpha"]
+        own = experiment.shadow(e, adaptive=False).set({"trajectory.operator": "mean", "trajectory.alpha": alpha})
+        paths = experiment.ensure(store, "trajectory", own).frame("samples.parquet")
+        trained = experiment.ensure(store, "train", own).frame("samples.parquet")
+        features = agp.Features(
+            paths[[f"morf_{i}" for i in range(10)]].to_numpy(float),
+            paths[[f"lerf_{i}" for i in range(10)]].to_numpy(float),
+            trained["loss"].to_numpy(float), trained["predicted"].to_numpy(int), 4,
+        )  # fmt: skip
+        held = trained["index"].isin(tested["index"]).to_numpy()
+        place = {row: number for number, row in enumerate(trained["index"])}
+        learnt = np.flatnonzero(~held)
+        learnt = learnt[np.argsort(trained["index"].to_numpy()[learnt])]
+        attack = agp.fit(features.take(learnt), trained["member"].to_numpy(bool)[learnt], e.audit)
+        again = attack.score(features.take(np.array([place[row] for row in tested["index"]])))
+        np.testing.assert_allclose(again, tested["score"], rtol=1e-9)
+        assert set(found.metrics["validation_auc"]) == {"0", "0.1"}
+        assert found.metrics["validation_auc"][f"{alpha:g}"] == max(found.metrics["validation_auc"].values())
+
+    def test_an_adaptive_attacker_s_shadow_has_the_target_s_defense(self, store: Store) -> None:
+        e = experiment.pin(store, attacked(), load=True)
+        transfer, adaptive = (e.set({"attack.shadow": kind}) for kind in ("undefended", "same"))
+        experiment.ensure(store, "attack", adaptive)
+        assert experiment.find(store, "train", experiment.shadow(e, True)) is not None
+        assert experiment.find(store, "train", experiment.shadow(e, False)) is None
+        assert experiment.key("attack", transfer) != experiment.key("attack", adaptive)
+        bare = e.set({"defense.name": "none"})
+        keys = {experiment.key("attack", bare.set({"attack.shadow": kind})) for kind in ("undefended", "same")}
+        assert len(keys) == 1
+
+    def test_features_are_those_that_the_filter_kept(self, store: Store) -> None:
+        found = experiment.ensure(store, "attack", attacked())
+        table = found.frame("features.parquet")
+        assert table["feature"].tolist()[-2:] == ["loss", "predicted"]
+        filtered = table[table["level"].notna()]
+        assert filtered["kept"].tolist() == (filtered["p"] < 0.05).tolist()
+        assert found.metrics["features_kept"] == filtered["kept"].sum()
+        assert (table.loc[~table["kept"], "importance"] == 0).all()
+        reasons = found.frame("contributions.parquet")
+        assert (reasons[filtered["feature"][~filtered["kept"]]] == 0).all().all()
+        assert set(reasons["index"]) <= set(found.frame("scores.parquet").query("set == 'target'")["index"])
+
+    def test_each_setting_of_the_attack_changes_its_key(self, store: Store) -> None:
+        e = experiment.pin(store, attacked(), load=True)
+        changes = {
+            "attack.shadow": "same", "attack.alphas": (0.0,), "attack.holdout": 0.3, "attack.seed": 1,
+            "attack.trajectory.operator": "zero", "audit.welch": 0.1, "explain.name": "gradcam",
+        }  # fmt: skip
+        keys = {experiment.key("attack", e.set({name: value})) for name, value in changes.items()}
+        assert len(keys | {experiment.key("attack", e)}) == len(changes) + 1
+        assert experiment.key("attack", e.set({"attack.trajectory.alpha": 5.0})) == experiment.key("attack", e)
+        assert experiment.key("attack", e.set({"trajectory.alpha": 5.0})) == experiment.key("attack", e)
+
+
+class TestBattery:
+    """The sceptic's attacks on one run."""
+
+    def test_all_attacks_are_reported_with_their_signs(self, store: Store) -> None:
+        from tier.attacks import ATTACKS, gap, lira
+        from tier.metrics import FIGURES, auc
+
+        e = attacked()
+        found = experiment.ensure(store, "battery", e)
+        frame = found.frame("scores.parquet")
+        trained = experiment.ensure(store, "train", e).frame("samples.parquet")
+        assert frame["index"].tolist() == trained["index"].tolist()
+        member = frame["member"].to_numpy(bool)
+        for name in set(ATTACKS) - {"agp"}:
+            leaf = found.metrics[name]
+            assert {*FIGURES, "sign", "threshold", "members", "nonmembers", "refused"} <= leaf.keys()
+            assert leaf["auc"] == pytest.approx(auc(frame[name][member], frame[name][~member]))
+            assert leaf["tpr_at_0.001"] is None and "1,000" in leaf["refused"]["tpr_at_0.001"]
+            assert found.metrics["vulnerable_decile"][name]["members"] <= 12
+        assert (frame["gap"] == gap.score(trained["predicted"].to_numpy(), trained["label"].to_numpy())).all()
+        runs = [experiment.reference(e, number) for number in range(6)]
+        tables = [experiment.ensure(store, "train", run).frame("samples.parquet").set_index("index") for run in runs]
+        said = np.stack([table.loc[frame["index"], "log_confidence"] for table in tables])
+        inside = np.stack([table.loc[frame["index"], "member"] for table in tables])
+        expected = lira.online(trained["log_confidence"], said, inside)
+        np.testing.assert_allclose(frame["lira_online"], expected)
+        classes = found.frame("classes.parquet")
+        assert set(classes["attack"]) == set(ATTACKS) - {"agp"} and set(classes["label"]) == {0, 1, 2, 3}
+
+    def test_canaries_are_the_worst_case(self, store: Store) -> None:
+        e = attacked(Defense(), **{"split.canaries": 15, "train.epochs": 25})
+        found = experiment.ensure(store, "battery", e)
+        leaf = found.metrics["canaries"]["loss"]
+        assert (leaf["members"], leaf["nonmembers"]) == (15, 15)
+        assert leaf["auc"] > 0.8  # a wrong label is learnt by heart or not at all
+        assert experiment.ensure(store, "battery", attacked()).metrics["canaries"] == {}
