@@ -4,6 +4,7 @@ Everywhere an image is called a member when its score lies above the threshold, 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from tier.stats import Interval
 
 Array = NDArray[np.float64]
 RESAMPLES = 500
+CELLS = 2_000_000  # counts that a bootstrap holds at a time, 16 MB per array
 
 
 class AtFpr(NamedTuple):
@@ -171,22 +173,28 @@ def balanced_accuracy_interval(
 
     How many of n resampled images lie above the threshold is binomial, so the counts are drawn, not the images.
     """
-    a, b = _groups(members, nonmembers)
-    rng = np.random.default_rng(seed)
-    found = rng.binomial(a.size, (a > threshold).mean(), resamples) / a.size
-    cleared = rng.binomial(b.size, (b <= threshold).mean(), resamples) / b.size
-    return _central((found + cleared) / 2)
+    return _central(_balanced_accuracies(*_groups(members, nonmembers), threshold, resamples, seed))
 
 
 def auc_interval(
-    members: ArrayLike, nonmembers: ArrayLike, resamples: int = RESAMPLES, seed: int = 0, cells: int = 2_000_000
+    members: ArrayLike, nonmembers: ArrayLike, resamples: int = RESAMPLES, seed: int = 0, cells: int = CELLS
 ) -> Interval:
     """95 % bootstrap interval of the AUC; the groups' sizes stay.
 
     Resamples are counts over the G distinct scores, and the area follows from their running sums; as many resamples at
     a time as fit into `cells` counts, so memory does not grow with the data.
     """
-    a, b = _groups(members, nonmembers)
+    return _central(_areas(*_groups(members, nonmembers), resamples, seed, cells))
+
+
+def _balanced_accuracies(a: Array, b: Array, threshold: float, resamples: int, seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    found = rng.binomial(a.size, (a > threshold).mean(), resamples) / a.size
+    cleared = rng.binomial(b.size, (b <= threshold).mean(), resamples) / b.size
+    return (found + cleared) / 2
+
+
+def _areas(a: Array, b: Array, resamples: int, seed: int, cells: int = CELLS) -> Array:
     values, place = np.unique(np.concatenate([a, b]), return_inverse=True)
     parts, width = np.split(place, [a.size]), len(values)
     rng = np.random.default_rng(seed)
@@ -197,7 +205,7 @@ def auc_interval(
         inside, outside = (_resampled_counts(part, width, rows, rng) for part in parts)  # (rows, G)
         won = (inside * (np.cumsum(outside, 1) - outside / 2)).sum(1)  # ties count half
         areas.append(won / (a.size * b.size))
-    return _central(np.concatenate(areas))
+    return np.concatenate(areas)
 
 
 def _resampled_counts(place: NDArray[np.int64], width: int, rows: int, rng: np.random.Generator) -> Array:
@@ -266,6 +274,63 @@ def _figures(a: Array, b: Array, threshold: float | None, seed: int, refused: di
             "true_positives": loose.true_positives, "false_positives": loose.false_positives
         }  # fmt: skip
     return found
+
+
+def report_seeds(
+    runs: Sequence[tuple[ArrayLike, ArrayLike, float | None]], seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, Any]:
+    """The report of one attack on models of several training seeds, each (members, non-members, threshold).
+
+    Figures are means over seeds; `interval` and `auc_interval` resample seeds, then images (SPEC 0); counts, and the
+    interval from them, are sums over seeds. A figure that one seed refuses is refused, with that reason. The threshold
+    is None unless all seeds share it. One seed gives `report` itself. Raises ValueError without a run.
+    """
+    leaves = [report(*run, seed=seed) for run in runs]
+    if not leaves:
+        raise ValueError("there are no runs to report on")
+    if len(leaves) == 1:
+        return leaves[0]
+    refused = {name: reason for leaf in reversed(leaves) for name, reason in leaf["refused"].items()}
+    given = [name for name in FIGURES if name not in refused]
+    totals = {name: sum(leaf[name] for leaf in leaves) for name in ("members", "nonmembers")}
+    made: dict[str, Any] = dict.fromkeys(FIGURES)
+    for name in given:
+        if isinstance(leaves[0][name], float):
+            made[name] = float(np.mean([leaf[name] for leaf in leaves]))
+    if "counts_at_0.01" in given:
+        counts = [leaf["counts_at_0.01"] for leaf in leaves]
+        made["counts_at_0.01"] = {name: sum(count[name] for count in counts) for name in counts[0]}
+        found = made["counts_at_0.01"]["true_positives"]
+        made["tpr_interval_at_0.01"] = list(clopper_pearson(found, totals["members"]))
+    made |= _seed_intervals(runs, given, resamples, seed)
+    shared = {leaf["threshold"] for leaf in leaves}
+    return {**made, "threshold": shared.pop() if len(shared) == 1 else None, **totals, "refused": refused}
+
+
+def _seed_intervals(
+    runs: Sequence[tuple[ArrayLike, ArrayLike, float | None]], given: Sequence[str], resamples: int, seed: int
+) -> dict[str, list[float]]:
+    """Those of `interval` and `auc_interval` that are given, over seeds and images."""
+    rng = np.random.default_rng(seed)
+    areas, accuracies = [], []
+    for place, (members, nonmembers, threshold) in enumerate(runs):
+        a, b = (np.asarray(group, np.float64) for group in (members, nonmembers))
+        a, b = a[~np.isnan(a)], b[~np.isnan(b)]
+        if "auc_interval" in given:
+            areas.append(_areas(a, b, resamples, seed + place))
+        if "interval" in given and threshold is not None:
+            accuracies.append(_balanced_accuracies(a, b, threshold, resamples, seed + place))
+    found = {"auc_interval": areas, "interval": accuracies}
+    return {name: list(_central(_drawn_seeds(values, rng))) for name, values in found.items() if values}
+
+
+def _drawn_seeds(values: Sequence[Array], rng: np.random.Generator) -> Array:
+    """Means over seeds drawn with replacement, each time with a resample of that seed's own, `(R,)`."""
+    table = np.stack(values)  # (S, R)
+    seeds, resamples = table.shape
+    drawn = rng.integers(seeds, size=(resamples, seeds)), rng.integers(resamples, size=(resamples, seeds))
+    means: Array = table[drawn].mean(1)
+    return means
 
 
 def per_class(

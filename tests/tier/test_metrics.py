@@ -310,7 +310,7 @@ class TestReport:
         json.dumps(made, allow_nan=False)
 
     def test_intervals_cover_the_truth(self) -> None:
-        """For unit normals a half apart the AUC is Phi(0.5 / sqrt 2) = 0.638, the balanced accuracy Phi(1/4) = 0.599."""
+        """For unit normals a half apart the AUC is Phi(0.5 / sqrt 2) = 0.638, balanced accuracy Phi(1/4) = 0.599."""
         rng, inside = np.random.default_rng(0), np.zeros(2)
         for _ in range(200):
             members, nonmembers = rng.normal(0.5, 1, 100), rng.normal(0, 1, 100)
@@ -318,6 +318,61 @@ class TestReport:
             below, above = metrics.balanced_accuracy_interval(members, nonmembers, 0.25)
             inside += [low <= 0.6382 <= high, below <= 0.5987 <= above]
         assert (inside >= 180).all() and (inside <= 198).all()
+
+
+class TestReportOfSeeds:
+    @staticmethod
+    def runs(
+        n: int = 1000, thresholds: tuple[float | None, ...] = (0.0, 0.1, 0.2)
+    ) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+        rng = np.random.default_rng(0)
+        return [(rng.normal(0.3 + 0.3 * i, 1, n), rng.normal(0, 1, n), t) for i, t in enumerate(thresholds)]
+
+    def test_means_and_sums(self) -> None:
+        runs = self.runs()
+        leaves, made = [report(*run) for run in runs], metrics.report_seeds(runs)
+        assert list(made) == list(leaves[0])
+        assert json.loads(json.dumps(made, allow_nan=False)) == made
+        names = (
+            "auc",
+            "balanced_accuracy",
+            "balanced_accuracy_calibrated",
+            "tpr_at_0.001",
+            "tpr_at_0.01",
+            "tnr_at_0.001",
+        )
+        for name in names:
+            assert made[name] == pytest.approx(np.mean([leaf[name] for leaf in leaves]))
+        found = sum(leaf["counts_at_0.01"]["true_positives"] for leaf in leaves)
+        assert made["counts_at_0.01"] == {"true_positives": found, "false_positives": 30}
+        assert made["tpr_interval_at_0.01"] == list(metrics.clopper_pearson(found, 3000))
+        assert (made["members"], made["nonmembers"], made["threshold"], made["refused"]) == (3000, 3000, None, {})
+
+    def test_intervals_resample_seeds_then_images(self) -> None:
+        runs = [(a[:120], b[:120], 0.1) for a, b, _ in self.runs()]
+        made = metrics.report_seeds(runs, resamples=4000)
+        groups = [{"members": a, "nonmembers": b} for a, b, _ in runs]
+        expected = seed_interval(groups, lambda g: auc(**g), resamples=2000)
+        assert made["auc_interval"] == pytest.approx(list(expected), abs=0.015)
+        expected = seed_interval(groups, lambda g: balanced_accuracy(**g, threshold=0.1), resamples=2000)
+        assert made["interval"] == pytest.approx(list(expected), abs=0.015)
+        assert made["threshold"] == 0.1
+
+    def test_one_seed_is_its_report(self) -> None:
+        run = self.runs()[0]
+        assert metrics.report_seeds([run]) == report(*run)
+
+    def test_what_one_seed_refuses_is_refused(self) -> None:
+        runs = self.runs(thresholds=(0.0, None))
+        runs[0] = (runs[0][0], runs[0][1][:500], 0.0)
+        made = metrics.report_seeds(runs)
+        assert made["balanced_accuracy"] is None and made["refused"]["interval"] == "no threshold was transferred"
+        assert made["tpr_at_0.001"] is None and "there are 500" in made["refused"]["tpr_at_0.001"]
+        assert made["auc"] is not None and made["tpr_at_0.01"] is not None
+        nobody = metrics.report_seeds([runs[0], ([], [1.0], 0.0)])
+        assert all(nobody[name] is None for name in metrics.FIGURES)
+        with pytest.raises(ValueError, match="no runs"):
+            metrics.report_seeds([])
 
 
 class TestSubsets:

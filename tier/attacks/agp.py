@@ -38,6 +38,11 @@ class Features:
         """The confidences T_MoRF + T_LeRF, `(N, 2L)`, as probabilities in float64."""
         return np.exp(np.concatenate([self.morf, self.lerf], 1).astype(np.float64))
 
+    def take(self, rows: NDArray[np.int64]) -> "Features":
+        """The same of some images."""
+        parts = (self.morf[rows], self.lerf[rows], self.loss[rows], self.predicted[rows])
+        return Features(*parts, self.classes)
+
     def rest(self) -> Array:
         """Loss and one-hot predicted class, `(N, 1 + K)`; these are never filtered."""
         return np.concatenate([self.loss[:, None], np.eye(self.classes)[self.predicted]], 1)
