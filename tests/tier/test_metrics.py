@@ -13,6 +13,8 @@ from tier import metrics
 from tier.metrics import auc, balanced_accuracy, best_threshold, report, top_k_accuracy
 from tier.stats import seed_interval
 
+Run = tuple[np.ndarray, np.ndarray, float | None]
+
 
 def _scores(n: int, m: int, ties: bool) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(n)
@@ -322,11 +324,9 @@ class TestReport:
 
 class TestReportOfSeeds:
     @staticmethod
-    def runs(
-        n: int = 1000, thresholds: tuple[float | None, ...] = (0.0, 0.1, 0.2)
-    ) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+    def runs(thresholds: tuple[float | None, ...] = (0.0, 0.1, 0.2)) -> list[Run]:
         rng = np.random.default_rng(0)
-        return [(rng.normal(0.3 + 0.3 * i, 1, n), rng.normal(0, 1, n), t) for i, t in enumerate(thresholds)]
+        return [(rng.normal(0.3 + 0.3 * i, 1, 1000), rng.normal(0, 1, 1000), t) for i, t in enumerate(thresholds)]
 
     def test_means_and_sums(self) -> None:
         runs = self.runs()
