@@ -308,7 +308,7 @@ class Battery(Config):
 
     # trained on random halves of the target's images, in complementary pairs; six leave two on either side of each
     # image when one of them is taken for the target
-    references: int = Field(16, ge=6)
+    references: int = Field(16, ge=6, multiple_of=2)
     variance: Literal["fixed", "per_image"] = "fixed"  # lira_online: one for all images, or each image's own
     mode: Literal["offline", "online"] = "offline"  # rmia
     gamma: float = Field(2.0, ge=1.0)  # rmia: by how much an image has to beat another
