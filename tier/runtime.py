@@ -1,5 +1,6 @@
 """Where and how tensors are computed: device, threads, precision, and generators that do not depend on history."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -36,14 +37,24 @@ def seeded(stream: str, seed: int, *counters: int, on: torch.device) -> Iterator
 
 @contextmanager
 def session(threads: int) -> Iterator[None]:
-    """Fixed CPU threads, whose former number comes back, and from here on flushed denormals (1.4x when overfitted)."""
-    before = torch.get_num_threads()
+    """Fixed CPU threads and flushed denormals (1.4x when overfitted); both are as before when it ends.
+
+    Denormals are a switch of the processor that each thread has for itself and that acts on all that the thread
+    computes: left on, it would take NumPy's denormals too, in whatever comes later. Sessions may lie in one another.
+    """
+    before, flushing = torch.get_num_threads(), _flushing()
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        torch.set_flush_denormal(flushing)
+
+
+def _flushing() -> bool:
+    """Whether this thread's denormals become zero; PyTorch does not tell, but Python's own floats obey the switch."""
+    return sys.float_info.min / 2 == 0.0
 
 
 def autocast(precision: Literal["fp32", "bf16"], where: torch.device) -> torch.autocast:

@@ -1,6 +1,7 @@
 """Generators depend on their arguments only, settings come back, progress reports stop when asked."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -62,15 +63,59 @@ def test_pixels_are_255ths_channels_last() -> None:
     assert torch.equal(as_pixels(made), made)
 
 
-def test_a_session_sets_threads_flushes_denormals_and_restores_threads() -> None:
+def _denormals() -> tuple[bool, bool]:
+    """Whether PyTorch and NumPy keep denormals in this thread."""
+    return bool((torch.full((8,), 1e-39) * 0.5).any()), bool((np.full(8, 1e-39, np.float32) * np.float32(0.5)).any())
+
+
+def test_a_session_sets_threads_and_flushes_denormals_and_puts_both_back() -> None:
     before = torch.get_num_threads()
+    assert _denormals() == (True, True)
     with session(before + 1):
         assert torch.get_num_threads() == before + 1
-        assert (torch.full((8,), 1e-39) * 0.5).abs().max() == 0.0
+        assert _denormals() == (False, False)
     assert torch.get_num_threads() == before
+    assert _denormals() == (True, True)
     with pytest.raises(RuntimeError, match="inside"), session(before + 1):
         raise RuntimeError("inside")
     assert torch.get_num_threads() == before
+    assert _denormals() == (True, True)
+
+
+def test_denormals_come_back_with_the_outermost_session_only() -> None:
+    with session(1):
+        with session(1):
+            assert _denormals() == (False, False)
+        assert _denormals() == (False, False)
+    assert _denormals() == (True, True)
+    try:  # whoever flushed before goes on flushing
+        torch.set_flush_denormal(True)
+        with session(1):
+            pass
+        assert _denormals() == (False, False)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_a_session_of_one_thread_leaves_the_denormals_of_another_alone() -> None:
+    seen: list[tuple[bool, bool]] = []
+    other = threading.Thread(target=lambda: seen.append(_denormals()))
+    other.start()
+    other.join()
+    ready, over = threading.Event(), threading.Event()
+
+    def flush() -> None:
+        with session(1):
+            ready.set()
+            over.wait(30)
+
+    worker = threading.Thread(target=flush)
+    worker.start()
+    assert ready.wait(30)
+    seen.append(_denormals())
+    over.set()
+    worker.join()
+    assert seen == [(True, True)] * 2
 
 
 def test_autocast_is_bf16_or_nothing() -> None:
