@@ -1,11 +1,13 @@
 """Order pixels and replace them: the one place that masks, for training, trajectories and the KL profile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tier.config import Fill
+from tier.config import Fill, OperatorName, Trajectory
+from tier.imputation import blurred, road
 
 
 class NoOrder(ValueError):
@@ -32,24 +34,27 @@ def ranks(importance: Tensor, descending: bool = True, first: int | None = None)
     if bool(torch.isnan(flat).any()):
         raise NoOrder("the importance map holds NaN: the explainer failed on this batch (did the model diverge?)")
     pixels = flat.shape[1]
-    if first is None:
-        order = torch.sort(flat, dim=1, descending=descending, stable=True).indices
-    else:
-        order = _first_of_order(flat if descending else -flat, min(first, pixels))
+    order = _order(-flat if descending else flat, pixels if first is None else min(first, pixels))
     places = torch.arange(order.shape[1], device=flat.device).expand_as(order)
     return torch.full(flat.shape, pixels, device=flat.device).scatter_(1, order, places)
 
 
-def _first_of_order(flat: Tensor, first: int) -> Tensor:
-    """Indices of the `first` largest values of each row, largest first, ties by index: `(B, P)` -> `(B, first)`.
+def _order(flat: Tensor, first: int) -> Tensor:
+    """Indices of the `first` smallest values of each row, smallest first, ties by index: `(B, P)` -> `(B, first)`.
 
-    `topk` leaves ties open, so it is asked for integers that never tie: the value's bits, in an order-preserving form,
-    above the reversed index.
+    `topk` leaves ties open and a stable sort is slow, so integers that never tie are ordered: the value's bits, in an
+    order-preserving form, above the index. On the CPU NumPy sorts all of them faster than `topk` finds a few.
     """
+    if flat.dtype == torch.float64:  # leaves no bits for the index
+        return torch.sort(flat, dim=1, stable=True).indices[:, :first]
     bits = (flat.float() + 0.0).view(torch.int32)  # adding zero makes -0 the equal of 0
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
-    unique = (ordered << 32) | torch.arange(flat.shape[1] - 1, -1, -1, device=flat.device)
-    return unique.topk(first, dim=1).indices
+    unique = (ordered << 32) | torch.arange(flat.shape[1], device=flat.device)
+    if flat.device.type == "cpu":
+        return torch.from_numpy(np.sort(unique.numpy(), axis=1)[:, :first]) & 0xFFFFFFFF
+    if first == flat.shape[1]:
+        return unique.argsort(dim=1)
+    return unique.topk(first, dim=1, largest=False).indices
 
 
 def fill_value(x: Tensor, fill: Fill) -> Tensor:
@@ -75,18 +80,51 @@ def mask_levels(x: Tensor, places: Tensor, levels: Sequence[float], fill: Fill) 
 
 
 Operator = Callable[[Tensor, Tensor], Tensor]
-"""`(x (B, C, H, W), gone (B, H, W) bool) -> x with the pixels that are gone replaced`."""
+"""`(x (B, C, H, W) in [0, 1], gone (B, H, W) bool) -> x with the pixels that are gone replaced`; x stays as it is."""
 
 
-def _mean(x: Tensor, gone: Tensor) -> Tensor:
-    return torch.where(gone.unsqueeze(1), fill_value(x, "channel_mean"), x)
+FILLS: dict[OperatorName, Callable[[Tensor, Trajectory], Tensor]] = {
+    "mean": lambda x, settings: fill_value(x, "channel_mean"),
+    "zero": lambda x, settings: fill_value(x, "zero"),
+    "blur": lambda x, settings: blurred(x, settings.blur),
+}
+"""What a pixel becomes whatever else is removed, in a shape that fits x. Under `road` it depends on the rest."""
 
 
-def _zero(x: Tensor, gone: Tensor) -> Tensor:
-    return torch.where(gone.unsqueeze(1), fill_value(x, "zero"), x)
+def _filling(name: OperatorName) -> Callable[[Trajectory], Operator]:
+    return lambda settings: lambda x, gone: torch.where(gone.unsqueeze(1), FILLS[name](x, settings), x)
 
 
-OPERATORS: dict[str, Operator] = {"mean": _mean, "zero": _zero}
+OPERATORS: dict[OperatorName, Callable[[Trajectory], Operator]] = {
+    **{name: _filling(name) for name in FILLS},
+    "road": lambda settings: lambda x, gone: road(x, gone, settings.noise, settings.noise_seed),
+}
+
+
+def removal_images(x: Tensor, steps: Tensor, settings: Trajectory) -> Iterator[Tensor]:
+    """The images x_0 ... x_n of the removal paths, `(B, C, H, W)` for each level.
+
+    `steps` `(B, H, W)` is the place of the first level that removes a pixel.
+    """
+    if settings.operator in FILLS:  # worked out once for all levels
+        yield from _filled(x, FILLS[settings.operator](x, settings), steps, settings.levels)
+        return
+    replace = OPERATORS[settings.operator](settings)
+    for place, level in enumerate(settings.levels):
+        yield replace(x, steps <= place) if level > 0 else x
+
+
+def _filled(x: Tensor, fill: Tensor, steps: Tensor, levels: Sequence[float]) -> Iterator[Tensor]:
+    """`removal_images` where the fill does not depend on what is removed."""
+    # worked with the channels last and every operand whole: six times faster than `where` on parts that are spread out
+    image = x.permute(0, 2, 3, 1).contiguous()  # (B, H, W, C)
+    filler = fill.expand_as(x).permute(0, 2, 3, 1).contiguous()
+    when = steps.unsqueeze(-1).expand_as(image).to(x.dtype).contiguous()
+    kept = torch.empty_like(when)
+    for place, level in enumerate(levels):
+        torch.gt(when, place, out=kept)
+        # weights of 0 and 1 choose exactly
+        yield torch.lerp(filler, image, kept).permute(0, 3, 1, 2) if level > 0 else x
 
 
 def total_variation(x: Tensor) -> Tensor:

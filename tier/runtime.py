@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_STREAMS = ("model", "order", "augmentation", "explain", "dropout")
+_STREAMS = ("model", "order", "augmentation", "explain", "dropout", "imputation")
 
 
 def device() -> torch.device:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tier.config import Trajectory
 from tier.explainers.base import inspecting
-from tier.perturbation import OPERATORS, ranks, removal_importance, removed
+from tier.inference import Forward, fast
+from tier.perturbation import ranks, removal_images, removal_importance, removed
 from tier.runtime import as_pixels
 from tier.stats import difference_bands, mean_interval
 
@@ -42,14 +43,17 @@ def trajectories(
     `progress(fraction done)` after each batch. Raises NoOrder, a ValueError, for a map that holds NaN.
     """
     where = next(model.parameters()).device
+    forward = fast(model, settings.inference)
     parts: dict[str, list[Tensor]] = {order: [] for order in ORDERS}
     with inspecting(model):
         for start in range(0, len(x), batch_size):
             rows = slice(start, start + batch_size)
             images, labels = as_pixels(x[rows].to(where)), y[rows].to(where)
             steps = removal_steps(torch.from_numpy(maps[rows]).to(where), images, settings)
+            with torch.inference_mode():  # both paths begin with the images as they are
+                whole = log_confidence(forward(images), labels) if settings.levels[0] == 0 else None
             for order in ORDERS:
-                parts[order].append(removal_path(model, images, labels, steps[order], settings).cpu())
+                parts[order].append(removal_path(forward, images, labels, steps[order], settings, whole).cpu())
             progress(min(1.0, (start + batch_size) / len(x)))
     joined = {name: torch.cat(values).numpy() for name, values in parts.items()}
     return Trajectories(joined["morf"], joined["lerf"])
@@ -61,22 +65,25 @@ def removal_steps(maps: Tensor, x: Tensor, settings: Trajectory) -> dict[str, Te
     Pixels that no level removes get the number of levels. `maps` is `(B, H, W)`, `x` `(B, C, H, W)` in [0, 1].
     """
     importance = removal_importance(maps, x, settings.alpha, settings.sign)
-    counts = torch.tensor([removed(level, importance[0].numel()) for level in settings.levels], device=x.device)
-    found = {}
-    for order in ORDERS:
-        places = ranks(importance, descending=order == "morf").view_as(importance)
-        found[order] = torch.bucketize(places, counts, right=True).to(torch.uint8)  # how many counts are <= the place
-    return found
+    pixels = importance[0].numel()
+    counts = torch.tensor([removed(level, pixels) for level in settings.levels], device=x.device)
+    places = torch.arange(pixels, device=x.device)
+    step = torch.bucketize(places, counts, right=True).to(torch.uint8)  # of each place: how many counts are <= it
+    return {order: step.take(ranks(importance, order == "morf")).view_as(importance) for order in ORDERS}
 
 
-def removal_path(model: nn.Module, x: Tensor, y: Tensor, steps: Tensor, settings: Trajectory) -> Tensor:
-    """Log confidence of the label at each level, `(B, L)` float64, when pixels go at their `steps` `(B, H, W)`."""
-    operator = OPERATORS[settings.operator]
-    columns = []
+def removal_path(
+    forward: Forward, x: Tensor, y: Tensor, steps: Tensor, settings: Trajectory, whole: Tensor | None = None
+) -> Tensor:
+    """Log confidence of the label at each level, `(B, L)` float64, when pixels go at their `steps` `(B, H, W)`.
+
+    `whole`, `(B,)`, is that of the images as they are, where it is known.
+    """
     with torch.inference_mode():
-        for place, level in enumerate(settings.levels):
-            count = removed(level, steps[0].numel())
-            columns.append(log_confidence(model(operator(x, steps <= place) if count else x), y))
+        columns = [
+            whole if image is x and whole is not None else log_confidence(forward(image), y)
+            for image in removal_images(x, steps, settings)
+        ]
     return torch.stack(columns, 1)
 
 

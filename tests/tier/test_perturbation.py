@@ -1,6 +1,7 @@
 """The order of pixels, masks and total variation, against plain loops over pixels (SPEC, notation and section 5)."""
 
 import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ import torch
 from torch import Tensor
 
 from tests.tier.toys import images
+from tier.config import OPERATOR_SETTINGS, Experiment, Fill, OperatorName, Trajectory
 from tier.perturbation import (
     OPERATORS,
     fill_value,
     mask_levels,
     ranks,
+    removal_images,
     removal_importance,
     removed,
     total_variation,
@@ -131,18 +134,77 @@ class TestMaskLevels:
 
 class TestOperators:
     @pytest.mark.parametrize(("name", "fill"), [("mean", "channel_mean"), ("zero", "zero")])
-    def test_do_what_training_does(self, name: str, fill: str) -> None:
+    def test_do_what_training_does(self, name: OperatorName, fill: Fill) -> None:
         x = images(2, 6, 9)
         places = ranks(torch.rand(2, 6, 9))
         for level in (0.1, 0.4, 1.0):
             gone = (places < removed(level, 54)).view(2, 6, 9)
-            expected = mask_levels(x, places, (level,), fill)[0]  # type: ignore[arg-type]
-            assert torch.equal(OPERATORS[name](x, gone), expected)
+            expected = mask_levels(x, places, (level,), fill)[0]
+            assert torch.equal(OPERATORS[name](Trajectory())(x, gone), expected)
 
-    def test_nothing_gone_changes_nothing(self) -> None:
-        x = images(2)
-        for operator in OPERATORS.values():
-            assert torch.equal(operator(x, torch.zeros(2, 16, 16, dtype=torch.bool)), x)
+    def test_are_those_that_can_be_chosen(self) -> None:
+        assert set(OPERATORS) == set(get_args(OperatorName)) == set(OPERATOR_SETTINGS)
+        assert {name for names in OPERATOR_SETTINGS.values() for name in names} < set(Trajectory.model_fields)
+
+    @pytest.mark.parametrize("name", get_args(OperatorName))
+    def test_replace_what_is_gone_and_nothing_else(self, name: OperatorName) -> None:
+        x = images(3, 6, 9)
+        before, replace = x.clone(), OPERATORS[name](Trajectory())
+        assert torch.equal(replace(x, torch.zeros(3, 6, 9, dtype=torch.bool)), x)
+        gone = torch.rand(3, 6, 9, generator=torch.Generator().manual_seed(1)) < 0.4
+        made = replace(x, gone)
+        assert torch.equal((made != x).any(1), gone)
+        assert torch.equal(x, before)
+
+    @pytest.mark.parametrize("name", get_args(OperatorName))
+    def test_one_image_does_not_depend_on_the_others(self, name: OperatorName) -> None:
+        x, gone = images(5, 6, 9), torch.rand(5, 6, 9, generator=torch.Generator().manual_seed(1)) < 0.6
+        replace = OPERATORS[name](Trajectory())
+        alone = torch.cat([replace(x[b : b + 1], gone[b : b + 1]) for b in range(5)])
+        torch.testing.assert_close(replace(x, gone), alone, atol=1e-6, rtol=0)
+
+    @pytest.mark.parametrize(
+        ("name", "changed", "differs"),
+        [
+            ("mean", {"blur": 1.0, "noise": 0.1, "noise_seed": 1}, False),
+            ("zero", {"blur": 1.0, "noise": 0.1, "noise_seed": 1}, False),
+            ("blur", {"noise": 0.1, "noise_seed": 1}, False), ("blur", {"blur": 1.0}, True),
+            ("road", {"blur": 1.0}, False), ("road", {"noise": 0.1}, True), ("road", {"noise_seed": 1}, True),
+        ],
+    )  # fmt: skip
+    def test_a_setting_acts_where_it_is_said_to(
+        self, name: OperatorName, changed: dict[str, float], differs: bool
+    ) -> None:
+        x, gone = images(2), torch.rand(2, 16, 16, generator=torch.Generator().manual_seed(1)) < 0.5
+        plain = Trajectory(operator=name)
+        other = Trajectory.model_validate({"operator": name, **changed})
+        assert torch.equal(OPERATORS[name](plain)(x, gone), OPERATORS[name](other)(x, gone)) != differs
+        assert (plain.canonical() == other.canonical()) != differs
+
+    def test_the_seed_of_no_noise_does_not_act(self) -> None:
+        first, second = (Trajectory(operator="road", noise=0.0, noise_seed=seed) for seed in (0, 1))
+        assert first.canonical() == second.canonical() == first
+        x, gone = images(2), torch.rand(2, 16, 16) < 0.5
+        assert torch.equal(OPERATORS["road"](first)(x, gone), OPERATORS["road"](second)(x, gone))
+
+    def test_a_canonical_experiment_keeps_what_acts(self) -> None:
+        idle = Experiment(trajectory=Trajectory(operator="zero", blur=1.0, noise=0.5, noise_seed=3, alpha=0.5))
+        assert idle.canonical().trajectory == Trajectory(operator="zero", alpha=0.5)
+        acting = Trajectory(operator="road", noise=0.5, noise_seed=3, levels=(0.1, 0.2), sign="absolute")
+        assert Experiment(trajectory=acting).canonical().trajectory == acting
+
+
+@pytest.mark.parametrize("name", get_args(OperatorName))
+@pytest.mark.parametrize("levels", [(0.0, 0.1, 0.5, 0.9), (0.001, 1.0)])
+def test_the_path_is_the_operator_at_each_level(name: OperatorName, levels: tuple[float, ...]) -> None:
+    x, settings = images(3, 6, 9), Trajectory(operator=name, levels=levels)
+    places = ranks(torch.rand(3, 6, 9, generator=torch.Generator().manual_seed(1))).view(3, 6, 9)
+    counts = [removed(level, 54) for level in levels]
+    steps = torch.stack([places >= count for count in counts]).sum(0).to(torch.uint8)
+    made = list(removal_images(x, steps, settings))
+    assert len(made) == len(levels)
+    for count, image in zip(counts, made, strict=True):
+        assert torch.equal(image, OPERATORS[name](settings)(x, places < count))
 
 
 def test_the_fill_is_the_images_own_mean() -> None:

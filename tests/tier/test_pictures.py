@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.tier.toys import images
 from tier import pictures
-from tier.config import Explain
+from tier.config import Explain, Trajectory
 from tier.perturbation import OPERATORS, ranks, removal_importance, removed
 
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -263,7 +263,7 @@ class TestRemovalPath:
         steps = steps_of(importance[0], descending)
         for place, level in enumerate(LEVELS):
             gone = places < removed(level, shape[0] * shape[1])
-            expected = OPERATORS[fill](x, gone)[0].numpy()
+            expected = OPERATORS[fill](Trajectory())(x, gone)[0].numpy()
             assert np.allclose(pictures.masked(image.numpy(), steps, place, fill), expected, atol=1e-6, rtol=0)
             assert (steps <= place).sum() == gone.sum()
 
