@@ -1,4 +1,4 @@
-"""Command line: `python -m tier presets | run | sweep | show | fidelity | engine | store`."""
+"""Command line: `python -m tier presets | run | sweep | show | fidelity | attack | engine | store`."""
 
 import json
 import shlex
@@ -18,7 +18,22 @@ from tier.config import DefenseName, Experiment
 from tier.context import Context
 from tier.presets import Preset
 from tier.store import Store, StoreError
-from tier.summary import as_markdown, fidelity_rows, fidelity_runs, markdown, rows, summarize
+from tier.summary import (
+    ATTACKERS,
+    LEAVES,
+    as_markdown,
+    attack_rows,
+    attack_runs,
+    attack_sentence,
+    attacks,
+    battery_rows,
+    battery_runs,
+    fidelity_rows,
+    fidelity_runs,
+    markdown,
+    rows,
+    summarize,
+)
 from tier.summary import fidelity as fidelity_summary
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TIER: train, explain, attack, compare.")
@@ -162,6 +177,48 @@ def fidelity(
             out.print(f"Missing: {', '.join(missing)}. Compute with: {shlex.join(again)}", soft_wrap=True, markup=False)
 
 
+@app.command()
+def attack(
+    preset: str,
+    settings: SetOption = None,
+    defense: DefenseOption = None,
+    explainer: Annotated[list[str] | None, typer.Option(help="Only this explainer. Repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Training seed; default: the preset's first.")] = None,
+    battery: Annotated[bool, typer.Option(help="Also mount the attacks that need no trajectories.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON of what is stored; compute nothing.")] = False,
+    in_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown tables of what is stored; compute nothing.")
+    ] = False,
+    store: StoreOption = None,
+) -> None:
+    """Attack a preset's models from outside and print what leaks; what is not stored is computed first.
+
+    attack_test: the rest of a shadow model with the same defense. transfer and adaptive: the target, attacked from an
+    undefended shadow model and from one with the same defense.
+    """
+    chosen = presets.get(preset)
+    changed(chosen.experiment, settings, _ATTACK_OPTIONS)  # refuses what cannot be set
+    where, wanted = demo.open_store(store), assignments(settings)
+    failure = None
+    if not (as_json or in_markdown):
+        try:
+            _compute(where, _attack_jobs(chosen, defense, explainer, seed, wanted, battery))
+        except ValueError as mistake:  # what did not fail is shown all the same
+            failure = mistake
+    extra = ["--store", store] if store else []
+    summary = attacks(where, chosen, defense, explainer, seed, wanted, battery, extra)
+    held = {name: of for name, of in summary.items() if of["explainers"] or of["battery"]}
+    if as_json:
+        missing = {f"{name}.{what}": why for name, of in summary.items() for what, why in of["refused"].items()}
+        print(json.dumps({"preset": preset, "defenses": held, "refused": missing}, indent=2, allow_nan=False))
+    elif in_markdown:
+        print(as_markdown(attack_rows(held)), as_markdown(battery_rows(held)), sep="\n\n")
+    else:
+        _print_attacks(held)
+    if failure is not None:
+        raise failure
+
+
 @app.command("engine")
 def start_engine(
     store: StoreOption = None,
@@ -242,6 +299,11 @@ def assignments(settings: list[str] | None) -> dict[str, Any]:
 
 
 _OPTIONS = {"train.seed": "--seed", "defense.name": "--defense"}
+_ATTACK_OPTIONS = _OPTIONS | {
+    "explain.name": "--explainer",
+    "attack.shadow": "the rows transfer and adaptive, which show both",
+    "attack.trajectory.alpha": "attack.alphas, of which shadow data choose one",
+}
 _GRID_OPTIONS = _OPTIONS | {"defense.tier.lambda": "--over", "defense.tier.beta": "--over"}
 
 
@@ -273,11 +335,7 @@ def _explained(e: Experiment, explainer: str) -> Experiment:
 
 
 def _print_fidelity(summary: dict[str, dict[str, Any]]) -> None:
-    lines = fidelity_rows(summary)
-    table = Table(*lines[0])
-    for before, row in pairwise(lines):  # the explainer and the defense once for their four metrics
-        table.add_row(*(["", ""] if row[:2] == before[:2] else row[:2]), *row[2:])
-    out.print(table)
+    _print_table(fidelity_rows(summary), 2)
     out.print("mean: defended against undefended, all images; both right: images that both models get right.")
     out.print("Controls: against the undefended map of another image; two undefended models of different seeds.")
     notes: dict[str, list[str]] = {}
@@ -289,6 +347,59 @@ def _print_fidelity(summary: dict[str, dict[str, Any]]) -> None:
     everyone = sum(map(len, summary.values()))
     for note, whose in notes.items():
         out.print(f"{note} ({'all' if len(whose) == everyone else ', '.join(whose)})", soft_wrap=True, markup=False)
+
+
+def _attack_jobs(
+    preset: Preset,
+    defenses: list[str] | None,
+    explainers: list[str] | None,
+    seed: int | None,
+    settings: dict[str, Any],
+    battery: bool,
+) -> list[tuple[str, str, Experiment]]:
+    """What `attack` computes, each computation once: without a defense both attackers are the same."""
+    found: dict[Experiment, tuple[str, str, Experiment]] = {}
+    for defense, explainer, attacker, e in attack_runs(preset, defenses, explainers, seed, settings):
+        label = f"{defense} {explainer} from the {ATTACKERS[attacker]} shadow"
+        found.setdefault(e.canonical(), (label, "attack", e))
+    others = battery_runs(preset, defenses, seed, settings) if battery else ()
+    return [*found.values(), *((defense, "battery", e) for defense, e in others)]
+
+
+def _print_attacks(summary: dict[str, dict[str, Any]]) -> None:
+    _print_table(attack_rows(summary), 2)
+    out.print("attack_test: the rest of a shadow with the same defense (what the paper's Table V most likely is).")
+    out.print("transfer, adaptive: the target, attacked from an undefended shadow and from one with the same defense.")
+    out.print("Thresholds are those of the shadow. false: non-members taken for members.")
+    _print_table(battery_rows(summary), 1)
+    out.print("The attacks on the target, highest AUC first; agp under the explainer that does best on attack_test.")
+    for note in _attack_notes(summary):
+        out.print(note, soft_wrap=True, markup=False)
+    for defense, of in summary.items():
+        if sentence := attack_sentence(of):
+            out.print(f"{defense}: {sentence}", soft_wrap=True, markup=False, highlight=False)
+    out.print("Of 100 images, half of them members.")
+
+
+def _attack_notes(summary: dict[str, dict[str, Any]]) -> list[str]:
+    """What is refused and why, each reason once with where it holds."""
+    notes: dict[str, list[str]] = {}
+    for defense, of in summary.items():
+        leaves = {f"{view} {name}": entry[name] for view, entry in of["explainers"].items() for name in LEAVES}
+        for place, leaf in (leaves | of["battery"]).items():
+            for name, reason in (leaf or {"refused": {}})["refused"].items():
+                notes.setdefault(f"{name}: {reason}", []).append(f"{defense} {place}")
+        for name, reason in of["refused"].items():
+            notes.setdefault(f"{name}: {reason}", []).append(defense)
+    return [f"{note} ({', '.join(where[:4])}{' ...' if len(where) > 4 else ''})" for note, where in notes.items()]
+
+
+def _print_table(lines: list[list[str]], names: int) -> None:
+    """A table whose first `names` columns are printed once for the rows that share them."""
+    table = Table(*lines[0])
+    for before, row in pairwise(lines):
+        table.add_row(*([""] * names if row[:names] == before[:names] else row[:names]), *row[names:])
+    out.print(table)
 
 
 def _regularizer(name: str) -> DefenseName:

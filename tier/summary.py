@@ -1,5 +1,7 @@
 """A preset's stored results in figures: means over seeds with intervals that resample seeds, then images (SPEC 0)."""
 
+import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -7,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tier import experiment
-from tier.attacks import gap, loss
+from tier.attacks import ATTACKS, gap, loss
 from tier.config import EXPLAINER_SETTINGS, Experiment
 from tier.fidelity import CONTROLS, METRICS
 from tier.metrics import auc, balanced_accuracy
@@ -159,9 +161,7 @@ def fidelity_runs(
 
     Raises ValueError for an explainer or defense that does not exist, and for `none`, which is the reference.
     """
-    for name in explainers or ():
-        if name not in EXPLAINER_SETTINGS:
-            raise ValueError(f"no explainer named '{name}'; there are {', '.join(EXPLAINER_SETTINGS)}")
+    _refuse_unknown(explainers or ())
     compared = [defense.name for defense in preset.defenses if defense.name != "none"]
     for defense in defenses or compared:
         if defense == "none":
@@ -169,6 +169,12 @@ def fidelity_runs(
         for explainer in explainers or preset.explainers:
             for seed in seeds or preset.seeds:
                 yield defense, explainer, seed, preset.fidelity(defense, seed, explainer).set(settings or {})
+
+
+def _refuse_unknown(explainers: Sequence[str]) -> None:
+    for name in explainers:
+        if name not in EXPLAINER_SETTINGS:
+            raise ValueError(f"no explainer named '{name}'; there are {', '.join(EXPLAINER_SETTINGS)}")
 
 
 def fidelity(
@@ -273,3 +279,188 @@ def _left_out(table: pd.DataFrame) -> dict[str, str]:
             refused[of] = f"{lacking.sum()} of {len(agree)} pairs left out: {_UNFIT}"
             refused[of] += ", or they explain different classes" if name == "second_seed" else ""
     return refused
+
+
+# ---- attacks
+
+
+ATTACKERS = {"transfer": "undefended", "adaptive": "same"}
+"""Who attacks, and which shadow model they learn on (`attack.shadow`)."""
+LEAVES = ("attack_test", "transfer", "adaptive")
+_MISSING = "not in this store"
+
+
+def attack_runs(
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    explainers: Sequence[str] | None = None,
+    seed: int | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Iterator[tuple[str, str, str, Experiment]]:
+    """(defense, explainer, one of ATTACKERS, experiment) of every `attack` asked for; None: all that the preset names.
+
+    `seed` is the preset's first by default. Without a defense both attackers are the same computation. Raises
+    ValueError for an explainer or defense that does not exist, and for settings that name another model than that.
+    """
+    _refuse_unknown(explainers or ())
+    for defense, e in battery_runs(preset, defenses, seed, settings):
+        for explainer in explainers or preset.explainers:
+            for attacker, kind in ATTACKERS.items():
+                yield defense, explainer, attacker, e.set({"explain.name": explainer, "attack.shadow": kind})
+
+
+def battery_runs(
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    seed: int | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Iterator[tuple[str, Experiment]]:
+    """(defense, experiment) of every `battery` asked for, under the preset's own explainer. Raises as `attack_runs`."""
+    number = preset.seeds[0] if seed is None else seed
+    for defense in defenses or [defense.name for defense in preset.defenses]:
+        e = preset.run(defense, number).set(settings or {})
+        if (e.defense.name, e.train.seed, e.split.role) != (defense, number, "target"):
+            raise ValueError("the attack is on the preset's targets: leave defense.name, train.seed, split.role alone")
+        yield defense, e.with_(explain=e.explain.model_copy(update={"name": preset.experiment.explain.name}))
+
+
+def attacks(
+    store: Store,
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    explainers: Sequence[str] | None = None,
+    seed: int | None = None,
+    settings: dict[str, Any] | None = None,
+    battery: bool = True,
+    extra: Sequence[str] = (),
+) -> dict[str, dict[str, Any]]:
+    """Per defense what the stored attacks are worth (SPEC 5 and 8), each leaf a `metrics.report`.
+
+    - `explainers`: per explainer `attack_test` (the rest of a shadow with the same defense; what the paper's Table V
+      most likely is), `transfer` and `adaptive` (the target, attacked from an undefended shadow and from one with the
+      same defense), `transfer_attack_test` (the rest of the undefended shadow), and what each of ATTACKERS settled on:
+      `alpha`, `features_kept`. None where only the other attacker's result is stored
+    - `battery`: per attack its leaf with `sign`; `agp` is the adaptive one of the explainer, named in `explainer`, that
+      does best on attack-test: chosen without a look at the target
+    - `vulnerable_decile`, `canaries`: leaves of the battery on these images alone, empty where there are none
+    - `seed`, and `refused`: what is not there and why, with the command that computes it, to which `extra` is added
+
+    Without `battery`, only `agp` is in it. Raises as `attack_runs`.
+    """
+    number = preset.seeds[0] if seed is None else seed
+    command = ["python", "-m", "tier", "attack", preset.name, "--seed", str(number), *extra]
+    command += [f"--set={name}={json.dumps(value)}" for name, value in (settings or {}).items()]
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for defense, explainer, attacker, e in attack_runs(preset, defenses, explainers, seed, settings):
+        result = experiment.find(store, "attack", e)
+        found.setdefault(defense, {}).setdefault(explainer, {})[attacker] = {} if result is None else result.metrics
+    out = {}
+    for defense, e in battery_runs(preset, defenses, seed, settings):
+        result = experiment.find(store, "battery", e) if battery else None
+        own = [*command, "--defense", defense]
+        views, refused = _views(found[defense], own)
+        made, reasons = _battery(views, None if result is None else result.metrics, own, battery)
+        refused |= reasons | {"intervals over seeds": "one seed only: the intervals resample images alone"}
+        out[defense] = {"explainers": views, **made, "seed": number, "refused": refused}
+    return out
+
+
+def attack_sentence(of: dict[str, Any]) -> str | None:
+    """What one defense's entry of `attacks` says, in plain words; None where agp or gap is not there.
+
+    Of 100 images, half of them members: balanced accuracies at transferred thresholds.
+    """
+    rates = [of["battery"].get(name, {}).get("balanced_accuracy") for name in ("agp", "gap")]
+    if None in rates:
+        return None
+    seeing, guessing = (f"{100 * rate:.0f}" for rate in rates)
+    return (
+        f"An attacker who sees explanations gets {seeing} of 100 right; "
+        f"one who only sees whether the answer is correct gets {guessing}."
+    )
+
+
+_LEAF_HEADER = ["balanced accuracy", "AUC", "TPR at 1 % FPR"]
+
+
+def attack_rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Explainer, defense and LEAVES down, what the attack is worth across, as text."""
+    explainers = dict.fromkeys(name for of in summary.values() for name in of["explainers"])
+    body = [
+        [explainer, defense, leaf, *_leaf_cells(of["explainers"][explainer][leaf])]
+        for explainer in explainers
+        for defense, of in summary.items()
+        if explainer in of["explainers"]
+        for leaf in LEAVES
+    ]
+    return [["explainer", "defense", "attack", *_LEAF_HEADER], *body]
+
+
+def battery_rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Each defense's attacks on the target, highest AUC first, as text; agp with its explainer."""
+    body = []
+    for defense, of in summary.items():
+        ranked = sorted(of["battery"].items(), key=lambda item: -1.0 if item[1]["auc"] is None else -item[1]["auc"])
+        for name, leaf in ranked:
+            label = f"{name} ({leaf['explainer']})" if "explainer" in leaf else name
+            body.append([defense, label, *_leaf_cells(leaf)])
+    return [["defense", "attack", *_LEAF_HEADER], *body]
+
+
+def _leaf_cells(leaf: dict[str, Any] | None) -> list[str]:
+    if leaf is None:
+        return ["-"] * len(_LEAF_HEADER)
+    cells = [_cell(leaf["balanced_accuracy"], leaf["interval"]), _cell(leaf["auc"], leaf["auc_interval"])]
+    counts = leaf["counts_at_0.01"]
+    if leaf["tpr_at_0.01"] is None or counts is None:
+        return [*cells, "-"]
+    hits, alarms = (
+        f"{counts[f'{what}_positives']} of {leaf[n]}" for what, n in (("true", "members"), ("false", "nonmembers"))
+    )
+    return [*cells, f"{leaf['tpr_at_0.01']:.3f} ({hits}; false {alarms})"]
+
+
+def _views(found: dict[str, dict[str, Any]], command: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Per explainer, of one defense, what is stored of it; and what is not."""
+    views, refused = {}, {}
+    for explainer, of in found.items():
+        missing = [attacker for attacker in ATTACKERS if not of[attacker]]
+        reason = f"{_MISSING}: {shlex.join([*command, '--explainer', explainer, '--no-battery'])}"
+        if len(missing) == len(ATTACKERS):
+            refused[explainer] = reason
+            continue
+        refused |= {f"{explainer}.{attacker}": reason for attacker in missing}
+        views[explainer] = {
+            "attack_test": of["adaptive"].get("attack_test"),
+            "transfer": of["transfer"].get("target"),
+            "adaptive": of["adaptive"].get("target"),
+            "transfer_attack_test": of["transfer"].get("attack_test"),
+            **{name: {who: of[who].get(name) for who in ATTACKERS} for name in ("alpha", "features_kept")},
+        }
+    return views, refused
+
+
+def _battery(
+    views: dict[str, dict[str, Any]], stored: dict[str, Any] | None, command: list[str], asked: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """`battery`, `vulnerable_decile` and `canaries` of one defense, and what is refused of them."""
+    refused = {}
+    if stored is None:
+        refused["battery"] = f"{_MISSING}: {shlex.join(command)}" if asked else "not asked for"
+        stored = {}
+    of: dict[str, Any] = {}
+    best = _strongest(views)
+    if best is None:
+        refused["battery.agp"] = "no attack learnt on a shadow with the same defense is in this store"
+    else:
+        of["agp"] = views[best]["adaptive"] | {"sign": 1, "explainer": best}
+    of |= {name: stored[name] for name in ATTACKS if name in stored}
+    parts = {name: stored.get(name, {}) for name in ("vulnerable_decile", "canaries")}
+    return {"battery": of, **parts}, refused
+
+
+def _strongest(views: dict[str, dict[str, Any]]) -> str | None:
+    """The explainer whose attack has the highest AUC on attack-test, the first of equal ones."""
+    areas = {name: of["attack_test"]["auc"] for name, of in views.items() if of["attack_test"] is not None}
+    known = {name: area for name, area in areas.items() if area is not None}
+    return max(known, key=lambda name: known[name]) if known else None

@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tier import cli, data, demo, experiment, presets
+from tier.attacks import ATTACKS
 from tier.config import Defense, Experiment, Model, Tier
 from tier.fidelity import METRICS
 from tier.presets import Preset
 from tier.store import Store
-from tier.summary import FIGURES
+from tier.summary import FIGURES, LEAVES
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:no trajectory feature separates")
@@ -322,3 +323,132 @@ def test_fidelity_refuses_what_cannot_be(
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+BOTH = ["--defense", "none", "--defense", "tier_reg"]
+QUICK = ["--set", "battery.references=6", "--set", "audit.iterations=10", "--set", "attack.alphas=[0,0.1]"]
+
+
+def run_attack(store: Store, *arguments: str) -> str:
+    result = CliRunner().invoke(cli.app, ["attack", "tiny", "--store", store.url, *QUICK, *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def attacked(store: Store, *arguments: str) -> dict:
+    return json.loads(run_attack(store, "--json", *arguments))
+
+
+@pytest.fixture(scope="module")
+def tried(store: Store) -> tuple[Store, str]:
+    """The same store, after `attack` on two defenses, and what that printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli.out, "_width", 200)
+        return store, run_attack(store, *BOTH)
+
+
+class TestAttack:
+    """The attack from outside, by command."""
+
+    def test_json_is_what_is_stored(self, tried: tuple[Store, str], preset: Preset) -> None:
+        store = tried[0]
+        before = {(r.stage, r.key) for r in store.ls()}
+        shown = attacked(store, *BOTH)
+        assert {(r.stage, r.key) for r in store.ls()} == before
+        assert shown["preset"] == "tiny" and shown["defenses"].keys() == {"none", "tier_reg"}
+        for name, of in shown["defenses"].items():
+            e = preset.run(name).set(cli.assignments(QUICK[1::2]))
+            assert of["explainers"].keys() == {"gradient", "gradcam"}
+            for explainer, entry in of["explainers"].items():
+                for kind, where in (("undefended", "transfer"), ("same", "adaptive")):
+                    asked = e.set({"explain.name": explainer, "attack.shadow": kind})
+                    found = experiment.find(store, "attack", asked)
+                    assert found is not None and entry[where] == found.metrics["target"]
+                    assert entry["alpha"][where] == found.metrics["alpha"]
+                    name_of_rest = "attack_test" if kind == "same" else "transfer_attack_test"
+                    assert entry[name_of_rest] == found.metrics["attack_test"]
+            found = experiment.find(store, "battery", e)
+            assert found is not None and list(of["battery"]) == list(ATTACKS)
+            assert all(of["battery"][attack] == found.metrics[attack] for attack in ATTACKS if attack != "agp")
+        same = shown["defenses"]["none"]["explainers"]["gradient"]
+        assert same["transfer"] == same["adaptive"] and same["attack_test"] == same["transfer_attack_test"]
+
+    def test_each_leaf_holds_what_the_issue_names(self, tried: tuple[Store, str]) -> None:
+        named = {
+            "balanced_accuracy", "auc", "interval", "tpr_at_0.001", "tpr_at_0.01", "counts_at_0.01", "members",
+            "nonmembers", "refused",
+        }  # fmt: skip
+        for of in attacked(tried[0], *BOTH)["defenses"].values():
+            leaves = [entry[leaf] for entry in of["explainers"].values() for leaf in LEAVES]
+            for leaf in [*leaves, *of["battery"].values()]:
+                assert named <= leaf.keys()
+                assert leaf["tpr_at_0.001"] is None and "1,000" in leaf["refused"]["tpr_at_0.001"]
+                assert leaf["interval"][0] <= leaf["balanced_accuracy"] <= leaf["interval"][1]
+
+    def test_what_is_missing_is_named_with_its_command(self, tried: tuple[Store, str]) -> None:
+        missing = attacked(tried[0], "--defense", "augmentation", "--explainer", "gradient")
+        assert missing["defenses"] == {}
+        reason = missing["refused"]["augmentation.gradient"]
+        what, _, command = reason.partition(": ")
+        assert what == "not in this store"
+        done = CliRunner().invoke(cli.app, shlex.split(command)[3:])  # the command as it is printed
+        assert done.exit_code == 0, done.output
+        again = attacked(tried[0], "--defense", "augmentation", "--explainer", "gradient")
+        assert again["defenses"]["augmentation"]["explainers"].keys() == {"gradient"}
+        assert again["refused"].keys() == {"augmentation.battery", "augmentation.intervals over seeds"}
+        assert again["defenses"]["augmentation"]["battery"].keys() == {"agp"}
+
+    def test_text_shows_tables_reasons_and_a_sentence(self, tried: tuple[Store, str]) -> None:
+        store, printed = tried
+        shown = attacked(store, *BOTH)["defenses"]
+        for of in shown.values():
+            for leaf in (*(e[n] for e in of["explainers"].values() for n in LEAVES), *of["battery"].values()):
+                low, high = leaf["interval"]
+                assert f"{leaf['balanced_accuracy']:.3f} [{low:.3f}, {high:.3f}]" in printed
+        for name, of in shown.items():
+            agp, gap = (100 * of["battery"][attack]["balanced_accuracy"] for attack in ("agp", "gap"))
+            sentence = f"{name}: An attacker who sees explanations gets {agp:.0f} of 100 right; one who only sees"
+            assert f"{sentence} whether the answer is correct gets {gap:.0f}." in printed
+        assert "tpr_at_0.001: a rate of 0.001 needs at least 1,000 non-members" in printed
+
+    def test_again_computes_nothing_and_markdown_is_two_tables(self, tried: tuple[Store, str]) -> None:
+        store = tried[0]
+        before = {(r.stage, r.key, r.record["created"]) for r in store.ls()}
+        run_attack(store, "--defense", "none")
+        assert {(r.stage, r.key, r.record["created"]) for r in store.ls()} == before
+        first, second = run_attack(store, "--markdown", "--defense", "none").split("\n\n")
+        assert first.splitlines()[0] == ("| explainer | defense | attack | balanced accuracy | AUC | TPR at 1 % FPR |")
+        assert len(first.splitlines()) == 2 + 2 * len(LEAVES)
+        assert len(second.strip().splitlines()) == 2 + len(ATTACKS)
+
+    def test_what_fails_does_not_hide_the_rest(self, tried: tuple[Store, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(*arguments: object, **options: object) -> None:
+            raise ValueError("the importance map holds NaN")
+
+        monkeypatch.setattr(experiment, "ensure", fails)
+        result = CliRunner().invoke(cli.app, ["attack", "tiny", "--store", tried[0].url, *QUICK, "--defense", "none"])
+        assert isinstance(result.exception, ValueError) and "the importance map holds NaN" in str(result.exception)
+        assert "none: An attacker who sees explanations" in " ".join(result.output.split())
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--explainer", "saliency"], "no explainer named 'saliency'; there are gradient"),
+            (["--defense", "dpsgd"], "has no defense 'dpsgd'"),
+            (["--set", "explain.name=lime"], "use --explainer"),
+            (["--set", "attack.shadow=same"], "use the rows transfer and adaptive"),
+            (["--set", "attack.trajectory.alpha=1"], "use attack.alphas"),
+            (["--set", "train.seed=3"], "use --seed"),
+            (["--set", "split.role=shadow"], "leave defense.name, train.seed, split.role alone"),
+            (["--set", "attack.alphas=[]"], "attack.alphas: "),
+            (["--set", "split.shadow_train=0"], "set split.shadow_train and _test above 0"),
+        ],
+    )
+    def test_refuses_what_cannot_be(
+        self, arguments: list[str], message: str, preset: Preset, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["tier", "attack", "tiny", "--store", str(tmp_path), *arguments])
+        with pytest.raises(SystemExit, match="2"):
+            cli.main()
+        assert message in " ".join(capsys.readouterr().err.split())
