@@ -11,10 +11,12 @@ from scipy.sparse import lil_matrix
 from scipy.sparse.linalg import spsolve
 from torch import Tensor
 
-from tests.tier.toys import images
+from tests.tier.toys import images, labels, net
+from tier.config import OperatorName, Trajectory
 from tier.imputation import blurred, linear, road
 from tier.perturbation import ranks
 from tier.runtime import as_pixels
+from tier.trajectories import trajectories
 
 
 def slow_linear(image: NDArray[np.float64], gone: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -158,6 +160,26 @@ class TestRoad:
         assert not torch.equal(road(x, gone, 0.01, 1), first)
         kept = ~gone.unsqueeze(1).expand_as(x)
         assert torch.equal(first[kept], x[kept])
+
+
+@pytest.mark.parametrize("operator", ["road", "blur"])
+def test_trajectories_follow_the_replaced_images(operator: OperatorName) -> None:
+    model, x, y = net(), images(3, 9, 11), labels(3)
+    maps = torch.randn(3, 9, 11, generator=torch.Generator().manual_seed(8))
+    settings = Trajectory(operator=operator, noise=0.0, blur=1.5, alpha=0.0, levels=(0.0, 0.3, 0.8))
+    made = trajectories(model, x, y, maps.numpy(), settings, batch_size=2)
+    for b, (order, path) in itertools.product(range(3), (("morf", made.morf), ("lerf", made.lerf))):
+        removal = maps[b].flatten().argsort(descending=order == "morf")
+        for column, count in enumerate((0, 30, 79)):  # of 99 pixels
+            gone = torch.zeros(99, dtype=torch.bool).index_fill(0, removal[:count], True).view(9, 11).numpy()
+            image = x[b].double().numpy()
+            if operator == "road":
+                changed = slow_linear(image, gone) if count else image
+            else:
+                changed = np.where(gone, gaussian_filter(image, (0, 1.5, 1.5)), image)
+            with torch.no_grad():
+                expected = model(torch.from_numpy(changed).float()[None]).log_softmax(1)[0, y[b]]
+            assert path[b, column] == pytest.approx(expected.item(), abs=1e-4)
 
 
 class TestBlurred:
