@@ -113,11 +113,6 @@ def plot(figure: go.Figure, name: str, alt: str, key: str) -> None:
     st.plotly_chart(theme.ink(figure), config=config, alt=alt, key=key)
 
 
-def on_phone() -> bool:
-    """Whether the reader's browser says that it runs on a phone, where few things fit side by side."""
-    return "Mobi" in st.context.headers.get("User-Agent", "")
-
-
 def caption_with_data(settings: str, data: pd.DataFrame, name: str, key: str = "") -> None:
     """The settings line of a chart or table, with its data."""
     with st.container(horizontal=True, vertical_alignment="center", wrap=False):

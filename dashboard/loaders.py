@@ -205,11 +205,14 @@ def about_data(preset: Preset) -> tuple[dict[str, int], list[str]]:
     return {}, []
 
 
-def flat_maps(one: Experiment) -> tuple[int, int]:
-    """How many maps behind a stored trajectory rank no pixel above another, and of how many images."""
-    found = find("trajectory", one)
+FLAT = {"trajectory": "degenerate_maps", "divergence": "profile_degenerate_maps"}
+
+
+def flat_maps(stage: str, one: Experiment) -> tuple[int, int]:
+    """How many maps behind a stored trajectory or profile rank no pixel above another, and of how many images."""
+    found = find(stage, one)
     counted = {} if found is None else found.metrics
-    return int(counted.get("degenerate_maps") or 0), int(counted.get("images") or sum(sizes(one)))
+    return int(counted.get(FLAT[stage]) or 0), int(counted.get("images") or sum(sizes(one)))
 
 
 def explained(one: Experiment, name: str) -> Experiment:

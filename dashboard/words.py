@@ -144,17 +144,26 @@ def _count(difference: int) -> str:
     return "as many" if difference == 0 else f"{abs(difference)} {'more' if difference > 0 else 'fewer'}"
 
 
-def trajectories(difference: pd.DataFrame) -> dict[str, str]:
-    """For each model: where members and non-members differ most, and whether chance alone could make that."""
+def trajectories(gaps: pd.DataFrame) -> dict[str, str]:
+    """For each model, under one explainer: the gap with nothing removed, and whether removing pixels widens it.
+
+    `gaps` as from `tables.gaps`.
+    """
     sentences = {}
-    for model, part in difference.groupby("model", sort=False):
-        row = part.iloc[int(part["difference"].abs().to_numpy().argmax())]
-        outside = int(((part["difference"] < part["null_low"]) | (part["difference"] > part["null_high"])).sum())
-        chance = f"outside the null band at {outside} of {len(part)} levels" if outside else "all inside the null band"
-        sentences[str(model)] = (
-            f"members' confidence differs from non-members' by up to {row['difference']:+.2f} "
-            f"({percent(row['level'])} removed; interval {row['low']:+.2f} to {row['high']:+.2f}), {chance}."
-        )
+    for row in gaps.to_dict("records"):
+        if pd.isna(row["growth"]):
+            sentences[str(row["model"])] = NO_START
+            continue
+        if row["grown"]:
+            told = f"Removing pixels widens that gap {_widened(row)}: this much the explanation adds."
+        elif row["growth"] > EVEN:
+            told = (
+                f"Removing pixels widens that gap by no more than {row['growth']:.2f}, which chance could make: no "
+                "sign that the explanation adds to it."
+            )
+        else:
+            told = "Removing pixels never widens that gap: no sign that the explanation adds to it."
+        sentences[str(row["model"])] = f"{_start(row)}, and no explanation's doing. {told}"
     return sentences
 
 
@@ -165,23 +174,40 @@ def trajectory_grid(gaps: pd.DataFrame) -> dict[str, str]:
     """
     sentences = {}
     for model, part in gaps.groupby("model", sort=False):
-        apart, inside = part[part["outside"] > 0], part[part["outside"] == 0]
-        text = (
-            "the gap between members and non-members leaves its null band under "
-            f"{len(apart)} of {_many(len(part), 'explainer')}"
-        )
-        if len(apart):
-            found = [
-                f"{figures.EXPLAINERS[row['explainer']]} {row['difference']:+.2f} ({row['outside']})"
-                for row in apart.to_dict("records")
-            ]
-            text += f" (largest gap, and at how many of {int(apart['levels'].max())} levels): {', '.join(found)}"
-        text += "."
-        if len(inside):
-            names = [figures.EXPLAINERS[name] for name in inside["explainer"]]
-            text += f" It stays inside under {_list(names)} ({max(inside['difference'], key=abs):+.2f} at the most)."
-        sentences[str(model)] = text
+        if part["growth"].isna().all():
+            sentences[str(model)] = NO_START
+            continue
+        rows, of = part.to_dict("records"), _many(len(part), "explainer")
+        grown, most = [row for row in rows if row["grown"]], max(rows, key=lambda row: float(row["growth"]))
+        if grown:
+            found = ", ".join(f"{figures.EXPLAINERS[row['explainer']]} {_widened(row)}" for row in grown)
+            told = f"Removing pixels widens that gap beyond chance under {len(grown)} of {of}: {found}."
+        else:
+            told = f"Removing pixels widens that gap beyond chance under none of {of}"
+            told += (
+                f" (by {most['growth']:.2f} at the most, under {figures.EXPLAINERS[most['explainer']]})."
+                if most["growth"] > EVEN
+                else ": it is widest before anything is removed."
+            )
+        sentences[str(model)] = f"{_start(rows[0])}, the same under every explainer and no explanation's doing. {told}"
     return sentences
+
+
+EVEN = 0.005  # a growth that two decimals do not show
+NO_START = "the curves begin with pixels already removed, so what the explanation adds cannot be told."
+
+
+def _start(row: Mapping[Any, Any]) -> str:
+    """The gap before any explanation is involved."""
+    chance = "outside the null band" if row["outside"] else "inside the null band"
+    return (
+        f"with nothing removed, members' confidence differs from non-members' by {row['start']:+.2f} (interval "
+        f"{row['start_low']:+.2f} to {row['start_high']:+.2f}), {chance}"
+    )
+
+
+def _widened(row: Mapping[Any, Any]) -> str:
+    return f"by {row['growth']:.2f}, to {row['difference']:+.2f} ({percent(row['level'])} removed)"
 
 
 def divergence(tests: Mapping[str, pd.DataFrame]) -> dict[str, str]:

@@ -4,17 +4,9 @@ import streamlit as st
 
 from dashboard import components, listing, loaders, state, theme, words
 from tier import figures, tables
-from tier.config import Experiment
 
 UNITS = {"sample": "Single images", "batch": "Batch means"}
 BANDS = {"mean": "95 % of the mean", "sd": "Standard deviation"}
-
-
-def flat_maps(one: Experiment) -> tuple[int, int]:
-    """How many maps behind a stored profile rank no pixel above another, and of how many images."""
-    found = loaders.find("divergence", one)
-    counted = {} if found is None else found.metrics
-    return int(counted.get("profile_degenerate_maps") or 0), int(counted.get("images") or 0)
 
 
 preset = components.chosen()
@@ -51,7 +43,7 @@ if found:
     drawn = tables.stack({name: tables.profile(frame, unit) for name, frame in found.items()})
     tests = {name: tables.tests(frame, unit) for name, frame in found.items()}
     units = "single images" if unit == "sample" else f"means of {one.divergence.batch} images"
-    flat = {name: flat_maps(models[name]) for name in found}
+    flat = {name: loaders.flat_maps("divergence", models[name]) for name in found}
     shares = ", ".join(f"{words.label(name)} {count} of {images}" for name, (count, images) in flat.items() if count)
     ranking = f"Gradient (channel reduction {one.divergence.channel_reduction}), as in the paper"
     settings = components.settings_line(

@@ -52,3 +52,13 @@ with st.grid(3):
         "Check the paper",
         "Its tables of KL divergence, recomputed, with the places where it contradicts itself.",
     )
+    sitemap.card(
+        "explanations",
+        "Judge by eye",
+        "What the undefended and the defended model look at, image by image, with scores beside honest controls.",
+    )
+    sitemap.card(
+        "sample",
+        "Take one image apart",
+        "Its maps, its removal path and the attack's belief; guess yourself, or bring an image of your own.",
+    )

@@ -10,6 +10,9 @@ from tier.presets import Preset
 
 ORDERS = {"morf": "MoRF", "lerf": "LeRF"}
 VIEWS = {"one": "One explainer", "all": "All explainers"}
+ADDED = """The distance between solid and dashed with nothing removed is the model's surer answer on images that it
+    has seen: it gives membership away without any explanation. What an explanation adds is a distance that grows on the
+    way; growth counts as more than chance where it exceeds half the width of the null band."""
 
 
 def one_explainer(preset: Preset, explainer: str, order: str, models: dict[str, Experiment]) -> None:
@@ -26,17 +29,16 @@ def one_explainer(preset: Preset, explainer: str, order: str, models: dict[str, 
         stacked = tables.stack(found, order)
         difference = tables.stack({name: frame for name, frame in gaps.items() if frame is not None}, order)
         first = views[next(iter(found))]
-        flat = {name: loaders.flat_maps(views[name]) for name in found}
+        flat = {name: loaders.flat_maps("trajectory", views[name]) for name in found}
         shares = ", ".join(f"{words.label(name)} {count} of {n}" for name, (count, n) in flat.items() if count)
         components.chart(
             figures.trajectories(stacked, difference, order),
             stacked.merge(difference, on=["model", "order", "level"], how="left", suffixes=("", "_difference")),
             name=f"trajectories_{order}_{explainer}",
-            takeaway=words.trajectories(difference),
-            meaning=f"""If the solid and the dashed line of a colour lie apart, someone with the explanation can tell
-            which images the model was trained on. The lower panel shows how far apart: a line inside the grey band is
-            no evidence. The second seed is a model trained in the same way from other random numbers, so it shows what
-            mere chance changes. {words.flat_maps(flat) or ""}""",
+            takeaway=words.trajectories(tables.gaps(difference.assign(explainer=explainer))),
+            meaning=f"""{ADDED} The lower panel shows the distance between the solid and the dashed line of a colour:
+            one inside the grey band is no evidence. The second seed is a model trained in the same way from other
+            random numbers, so it shows what mere chance changes. {words.flat_maps(flat) or ""}""",
             settings=components.settings_line(
                 preset, first, order=ORDERS[order], explainer=components.explainer_text(first),
                 layer=loaders.layer(first), target=first.explain.target, fill=first.trajectory.operator,
@@ -68,19 +70,17 @@ def all_explainers(preset: Preset, order: str, models: dict[str, Experiment]) ->
         components.empty(preset, "trajectories")
         return
     if len(stacked):
-        largest = tables.gaps(difference)
+        gathered = tables.gaps(difference)
         first = next(iter(models.values()))
         components.chart(
-            figures.trajectory_grid(stacked, largest, order, columns=2 if components.on_phone() else 4),
+            figures.trajectory_grid(stacked, gathered, order),
             stacked.merge(
                 difference, on=["explainer", "model", "order", "level"], how="left", suffixes=("", "_difference")
             ),
             name=f"trajectories_{order}_all",
-            takeaway=words.trajectory_grid(largest),
-            meaning="""Each panel is one way of ranking the pixels. All begin at the same height, because nothing has
-            been removed yet: that first distance between solid and dashed is the model's surer answer on images it
-            has seen, and no explanation's doing. What an explanation adds is a distance that grows on the way. One
-            level outside the null band can be chance: it happens at one level in twenty.""",
+            takeaway=words.trajectory_grid(gathered),
+            meaning=f"""Each panel is one way of ranking the pixels. All begin at the same height, because nothing has
+            been removed yet. {ADDED}""",
             settings=components.settings_line(
                 preset, first, order=ORDERS[order], explainers="each with its own settings, named under One explainer",
                 target=first.explain.target, fill=first.trajectory.operator, alpha=first.trajectory.alpha,
@@ -94,8 +94,8 @@ preset = components.chosen()
 components.title(
     "Trajectories",
     """An explanation ranks the pixels of an image. Remove them in that order, one tenth after the other, and follow the
-    model's confidence in the true class. Where members (solid) and non-members (dashed) take different paths, the
-    explanation gives membership away.""",
+    model's confidence in the true class. Members (solid) and non-members (dashed) may lie apart from the start, which
+    is the model's own doing; where the distance grows on the way, the explanation adds to it.""",
 )
 with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
     view = state.choose("View", VIEWS, key="view", default="one")

@@ -237,12 +237,12 @@ def trajectories(curves: pd.DataFrame, difference: pd.DataFrame, order: str) -> 
 GRID_PIXELS = 205  # height of a panel of `trajectory_grid`
 
 
-def trajectory_grid(curves: pd.DataFrame, gaps: pd.DataFrame, order: str, columns: int = 4) -> go.Figure:
+def trajectory_grid(curves: pd.DataFrame, gaps: pd.DataFrame, order: str, columns: int = 2) -> go.Figure:
     """The mean confidence of `trajectories` under several explainers: a panel each, all on one scale.
 
     `curves`: explainer, model, level, member, mean, low, high, of one order; `gaps` as from `tables.gaps`, whose
-    largest differences stand above the panels, in brackets where they never leave the null band. `columns`: panels in
-    a row, 2 where there is little room.
+    growth stands above the panels, in brackets where chance could make it. `columns`: panels in a row; two fit a
+    phone as well as a wide window.
     """
     shown = [name for name in EXPLAINERS if name in set(curves["explainer"])]
     columns = min(columns, max(len(shown), 1))
@@ -279,8 +279,8 @@ def _grid_key(models: Sequence[str], order: str, wide: bool) -> str:
         "   ".join(f"{glyph(style(model))} {style(model).label}" for model in models),
         "solid: members, dashed: non-members",
         "bands: 95 % bootstrap intervals",
-        "gap: largest difference",
-        "in brackets: never outside the null band",
+        "growth: of the gap since nothing was removed",
+        "in brackets: none beyond chance",
     ]
     if wide:
         return f"{lines[0]} {lines[1]}   {lines[2]}<br>{', '.join(lines[3:])}"
@@ -299,12 +299,12 @@ def _grid_lines(figure: go.Figure, curves: pd.DataFrame, row: int, column: int) 
 
 
 def _gap_text(gaps: pd.DataFrame) -> str:
-    """Each model's largest difference behind its marker; in brackets where it never leaves the null band."""
+    """How far each model's gap grows, behind its marker; in brackets where chance could make it."""
     texts = []
     for row in gaps.to_dict("records"):
-        number = f"{row['difference']:+.2f}"
-        texts.append(f"{glyph(style(str(row['model'])))} {number if row['outside'] else f'({number})'}")
-    return "gap " + "  ".join(texts)
+        number = "unknown" if np.isnan(row["growth"]) else f"{row['growth']:+.2f}"
+        texts.append(f"{glyph(style(str(row['model'])))} {number if row['grown'] else f'({number})'}")
+    return "growth " + "  ".join(texts)
 
 
 def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:

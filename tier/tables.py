@@ -271,20 +271,39 @@ def by_explainer(parts: Mapping[str, Mapping[str, pd.DataFrame]], order: str) ->
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["explainer", "model", "level"])
 
 
-def gaps(difference: pd.DataFrame) -> pd.DataFrame:
-    """How far apart members and non-members come under each explainer, from stacked `difference.parquet` of one order.
+GAP_COLUMNS = (
+    "explainer", "model", "start", "start_low", "start_high", "outside", "level", "difference", "growth", "chance",
+    "grown",
+)  # fmt: skip
 
-    Columns: explainer, model; level, difference, low, high, of the largest difference in size; `outside`: at how many
-    levels it lies outside the null band; `levels`: of how many. Only levels at which pixels are removed count: before,
-    the difference is the same under every explainer.
+
+def gaps(difference: pd.DataFrame) -> pd.DataFrame:
+    """How far apart members and non-members are before pixels are removed, and what each explainer adds to that.
+
+    `difference` is `difference.parquet` of one order, stacked, with `explainer` and `model`. Columns:
+    `start`, `start_low`, `start_high`: the difference with nothing removed, in which no explanation has a part, and
+    whether it lies `outside` its null band; null where that level was not asked for.
+    `level`, `difference`: where the difference is largest in size once pixels are removed; `growth`: by how much it is
+    larger in size there than at the start (negative: it shrinks everywhere); `chance`: half the width of the null band
+    there; `grown`: whether the growth exceeds that. Growth is measured on the same images as the start, so that
+    chance makes less of it than the null band allows: `grown` errs on the side of none.
     """
-    columns = ["explainer", "model", "level", "difference", "low", "high"]
     rows = []
-    for _, part in difference[difference["level"] > 0].groupby(["explainer", "model"], sort=False):
-        largest = part.iloc[int(part["difference"].abs().to_numpy().argmax())][columns]
-        outside = (part["difference"] < part["null_low"]) | (part["difference"] > part["null_high"])
-        rows.append({**largest, "outside": int(outside.sum()), "levels": len(part)})
-    return pd.DataFrame(rows, columns=[*columns, "outside", "levels"])
+    for (explainer, model), part in difference.groupby(["explainer", "model"], sort=False):
+        removed, whole = part[part["level"] > 0], part[part["level"] == 0]
+        if not len(removed):
+            continue
+        largest = removed.iloc[int(removed["difference"].abs().to_numpy().argmax())]
+        row = {"explainer": explainer, "model": model, "level": largest["level"], "difference": largest["difference"]}
+        row |= {"chance": (largest["null_high"] - largest["null_low"]) / 2, "grown": False, "outside": False}
+        if len(whole):
+            first = whole.iloc[0]
+            growth = abs(largest["difference"]) - abs(first["difference"])
+            outside = not first["null_low"] <= first["difference"] <= first["null_high"]
+            row |= {"start": first["difference"], "start_low": first["low"], "start_high": first["high"]}
+            row |= {"outside": outside, "growth": growth, "grown": bool(growth > row["chance"])}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(GAP_COLUMNS))
 
 
 def profile(frame: pd.DataFrame, unit: str) -> pd.DataFrame:

@@ -117,7 +117,7 @@ def metrics(one: Experiment) -> dict[str, dict[str, object]]:
     parts: dict[str, dict[str, object]] = {
         "train": trained,
         "trajectory": {"degenerate_maps": 0, "cam_layer": layer, "images": members + nonmembers},
-        "divergence": {"images": members + nonmembers},
+        "divergence": {"images": members + nonmembers, "profile_degenerate_maps": 0},
         "audit": audited,
     }
     sizes = {name: getattr(one.split, name) for name in ("target_train", "target_test", "shadow_train", "shadow_test")}

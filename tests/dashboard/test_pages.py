@@ -7,12 +7,10 @@ import sys
 import time
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import components
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import APP, PAGES, Open, charts, texts
 from tests.dashboard.engines import FakeEngine
@@ -143,6 +141,11 @@ def test_the_key_figures_are_those_of_the_store(open_page: Open, full_store: Pat
     assert len(values) == 6
 
 
+def test_the_overview_leads_to_the_pages_that_judge_by_eye(open_page: Open, full_store: Path) -> None:
+    labels = [link.proto.label for link in open_page("overview", full_store).get("page_link")]
+    assert {"Trajectories", "Train", "KL divergence", "Explanations", "Sample"} <= set(labels)
+
+
 def test_what_became_of_the_data_is_told(open_page: Open, empty_store: Path) -> None:
     store = Store(empty_store)
     preset = synthetic.pinned(store, presets.get("signs"))
@@ -169,11 +172,12 @@ def test_an_audit_that_sees_no_trajectory_says_so(open_page: Open, empty_store: 
 def test_maps_that_rank_nothing_are_counted(open_page: Open, full_store: Path, empty_store: Path) -> None:
     store = Store(empty_store)
     preset = synthetic.pinned(store, presets.get("signs"))
-    synthetic.add(store, preset.run("none"), told={"degenerate_maps": 6})
-    said = texts(open_page("trajectories", empty_store, models=["Undefended"]))
-    assert "degenerate maps: Undefended 6 of 2000" in said
-    assert "6 of 2,000 images (Undefended)" in said
-    assert "degenerate" not in texts(open_page("trajectories", full_store))
+    synthetic.add(store, preset.run("none"), told={"degenerate_maps": 6, "profile_degenerate_maps": 7})
+    for page, count in (("trajectories", 6), ("divergence", 7)):
+        said = texts(open_page(page, empty_store, models=["Undefended"]))
+        assert f"degenerate maps: Undefended {count} of 2000" in said
+        assert f"{count} of 2,000 images (Undefended)" in said
+        assert "degenerate" not in texts(open_page(page, full_store))
 
 
 def test_the_batch_size_of_the_tests_is_the_presets(open_page: Open, full_store: Path, preset: Preset) -> None:
@@ -259,23 +263,29 @@ def test_all_explainers_are_shown_side_by_side(open_page: Open, full_store: Path
     assert len([button for button in test.get("download_button") if "CSV" in button.proto.label]) == 1
 
 
-@pytest.mark.parametrize("phone", [True, False])
-def test_a_phone_gets_two_panels_in_a_row(
-    phone: bool, open_page: Open, full_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(components, "on_phone", lambda: phone)
+def test_the_grid_has_two_panels_in_a_row_which_fit_any_window(open_page: Open, full_store: Path) -> None:
+    """Whatever the browser says of itself: four titles side by side overlap in a narrow window."""
     layout = json.loads(charts(open_page("trajectories", full_store, view="All explainers"))[0].spec)["layout"]
     lefts = {layout[axis]["domain"][0] for axis in layout if axis.startswith("xaxis")}
-    assert len(lefts) == (2 if phone else 4)
+    assert len(lefts) == 2
 
 
-def test_phones_say_that_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents = {"Mozilla/5.0 (Linux; Android 14) Chrome/120.0 Mobile Safari/537.36": True, "Mozilla/5.0 (X11)": False}
-    for agent, phone in agents.items():
-        monkeypatch.setattr(components.st, "context", SimpleNamespace(headers={"User-Agent": agent}))
-        assert components.on_phone() is phone
-    monkeypatch.setattr(components.st, "context", SimpleNamespace(headers={}))
-    assert not components.on_phone()
+@pytest.mark.parametrize("query", [{}, {"view": "All explainers"}])
+def test_trajectories_tell_the_inherited_gap_from_the_added_one(
+    query: dict[str, str], open_page: Open, full_store: Path, preset: Preset
+) -> None:
+    """Both views by one rule: what is there before any pixel is removed is no explanation's doing."""
+    found = experiment.find(Store(full_store), "trajectory", preset.run("none"))
+    assert found is not None
+    frame = found.frame("difference.parquet")
+    start = frame[(frame["order"] == "morf") & (frame["level"] == 0)]["difference"].iloc[0]
+    test = open_page("trajectories", full_store, models=["Undefended"], **query)
+    assert f"with nothing removed, members' confidence differs from non-members' by {start:+.2f}" in charts(test)[0].alt
+    said = texts(test)
+    assert "no explanation's doing" in said
+    assert "without any explanation" in said
+    assert "someone with the explanation can tell" not in said
+    assert "the explanation gives membership away" not in said
 
 
 def test_explainers_missing_from_the_grid_are_named_and_computed_on_request(

@@ -37,34 +37,56 @@ def test_the_overview_compares_nothing_that_is_missing() -> None:
     assert "nothing can be compared" in words.overview(summary(0.6, 0.6).head(2))
 
 
-def difference(value: float, null: float) -> pd.DataFrame:
-    return pd.DataFrame({
-        "model": "none", "level": [0.0, 0.1], "difference": [value / 2, value], "low": value - 0.01,
-        "high": value + 0.01, "null_low": -null, "null_high": null,
-    })  # fmt: skip
+def gap(
+    explainer: str, growth: float, grown: bool = False, model: str = "none", start: float = 0.45
+) -> dict[str, object]:
+    return {
+        "explainer": explainer, "model": model, "start": start, "start_low": start - 0.02, "start_high": start + 0.02,
+        "outside": start > 0.03, "level": 0.2, "difference": start + growth, "growth": growth, "chance": 0.03,
+        "grown": grown,
+    }  # fmt: skip
 
 
-def test_trajectories_tell_chance_from_evidence() -> None:
-    clear = words.trajectories(difference(0.2, 0.05))["none"]
-    assert "+0.20" in clear
-    assert "at 2 of 2 levels" in clear
-    assert "all inside the null band" in words.trajectories(difference(0.02, 0.05))["none"]
+def test_trajectories_tell_the_start_from_what_the_explanation_adds() -> None:
+    said = {
+        growth: words.trajectories(pd.DataFrame([gap("gradient", growth, growth > 0.03)]))["none"]
+        for growth in (-0.14, 0.0, 0.02, 0.1)
+    }
+    for text in said.values():
+        assert text.startswith("with nothing removed, members' confidence differs from non-members' by +0.45")
+        assert "outside the null band, and no explanation's doing" in text
+    assert said[-0.14] == said[0.0]
+    assert "never widens that gap: no sign that the explanation adds" in said[0.0]
+    assert "by no more than 0.02, which chance could make: no sign" in said[0.02]
+    assert "widens that gap by 0.10, to +0.55 (20 % removed): this much the explanation adds." in said[0.1]
+    inside = words.trajectories(pd.DataFrame([gap("gradient", 0.0, start=0.01)]))["none"]
+    assert "inside the null band" in inside
 
 
-def gap(explainer: str, difference: float, outside: int, model: str = "none") -> dict[str, object]:
-    return {"explainer": explainer, "model": model, "difference": difference, "outside": outside, "levels": 9}
+def test_the_grid_says_under_which_explainers_the_gap_grows() -> None:
+    rows = [gap("gradient", 0.17, True), gap("shap", 0.08, True), gap("lime", 0.02), gap("vargrad", -0.03)]
+    said = words.trajectory_grid(pd.DataFrame([*rows, gap("gradient", 0.01, model="tier_full", start=0.06)]))
+    assert "+0.45" in said["none"]
+    assert "the same under every explainer and no explanation's doing" in said["none"]
+    assert "under 2 of 4 explainers: Gradient by 0.17, to +0.62 (20 % removed), SHAP by 0.08" in said["none"]
+    assert "under none of 1 explainer (by 0.01 at the most, under Gradient)" in said["tier_full"]
+    never = words.trajectory_grid(pd.DataFrame([gap("gradient", -0.14), gap("lime", 0.004)]))["none"]
+    assert "under none of 2 explainers: it is widest before anything is removed." in never
 
 
-def test_the_grid_tells_explainers_apart_from_chance() -> None:
-    rows = [gap("gradient", 0.17, 9), gap("shap", -0.08, 1), gap("lime", 0.02, 0), gap("vargrad", -0.03, 0)]
-    said = words.trajectory_grid(pd.DataFrame([*rows, gap("gradient", 0.01, 0, "tier_full")]))
-    assert "leaves its null band under 2 of 4 explainers" in said["none"]
-    assert "of 9 levels): Gradient +0.17 (9), SHAP -0.08 (1)." in said["none"]
-    assert "It stays inside under LIME and VarGrad (-0.03 at the most)." in said["none"]
-    assert "under 0 of 1 explainer. It stays inside under Gradient (+0.01" in said["tier_full"]
-    everywhere = words.trajectory_grid(pd.DataFrame([gap("gradient", 0.17, 9)]))["none"]
-    assert "under 1 of 1 explainer" in everywhere
-    assert "stays inside" not in everywhere
+def test_both_views_of_the_trajectories_follow_one_rule() -> None:
+    """The criterion that the grid applies decides the single explainer's sentence, too."""
+    for growth, grown in ((0.1, True), (0.02, False), (-0.1, False)):
+        frame = pd.DataFrame([gap("gradient", growth, grown)])
+        one, grid = words.trajectories(frame)["none"], words.trajectory_grid(frame)["none"]
+        assert ("this much the explanation adds" in one) == ("under 1 of 1 explainer" in grid) == grown
+        assert one.split(",")[:3] == grid.split(",")[:3]
+
+
+def test_curves_that_begin_late_say_so() -> None:
+    frame = pd.DataFrame([gap("gradient", float("nan"))])
+    for said in (words.trajectories(frame), words.trajectory_grid(frame)):
+        assert "cannot be told" in said["none"]
 
 
 def effects_table(effects: list[float], p: float = 0.001) -> pd.DataFrame:

@@ -99,15 +99,14 @@ def test_direct_labels_do_not_touch() -> None:
 
 
 def grid(names: tuple[str, ...], models: tuple[str, ...] = ("none", "tier_full")) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Curves and largest gaps of several explainers; the gap of the last one stays inside the null band."""
+    """Curves and gaps of several explainers; under the last one the gap grows no further than chance makes it."""
     frame = pd.concat([curves(models).assign(explainer=name) for name in names], ignore_index=True)
     gaps = [
         {
             "explainer": name,
             "model": model,
-            "level": 0.2,
-            "difference": 0.1 + 0.01 * i,
-            "outside": 9 * (name != names[-1]),
+            "growth": 0.1 + 0.01 * i,
+            "grown": name != names[-1],
         }
         for name in names
         for i, model in enumerate(models)
@@ -148,7 +147,7 @@ def test_the_grid_brackets_what_chance_could_make() -> None:
     assert "(+0.10)" not in below[0]
     assert "(+0.10)" in below[1]
     assert "(+0.11)" in below[1]
-    assert "never outside the null band" in " ".join(str(a.text) for a in figure.layout.annotations)
+    assert "none beyond chance" in " ".join(str(a.text) for a in figure.layout.annotations)
 
 
 @pytest.mark.parametrize("columns", [2, 4])

@@ -342,10 +342,10 @@ def removal(values: list[float], null: float = 0.05) -> pd.DataFrame:
     return frame.assign(low=low, high=high, null_low=-null, null_high=null)
 
 
-def test_gaps_are_the_largest_in_size_once_pixels_are_removed() -> None:
+def test_gaps_tell_the_start_from_what_is_added_on_the_way() -> None:
     parts = {
-        "gradient": {"none": removal([0.9, 0.02, -0.2, 0.1]), "tier_full": removal([0.9, 0.01, 0.02, -0.03])},
-        "lime": {"none": removal([0.0, 0.051, 0.04, 0.0])},
+        "gradient": {"none": removal([0.3, 0.02, -0.4, 0.1]), "tier_full": removal([0.04, 0.01, 0.06, -0.03])},
+        "lime": {"none": removal([0.3, 0.29, 0.04, 0.0])},
         "shap": {},
     }
     stacked = tables.by_explainer(parts, "morf")
@@ -354,15 +354,25 @@ def test_gaps_are_the_largest_in_size_once_pixels_are_removed() -> None:
     gaps = tables.gaps(stacked).set_index(["explainer", "model"])
     assert list(gaps.index) == [("gradient", "none"), ("gradient", "tier_full"), ("lime", "none")]
     bare = gaps.loc[("gradient", "none")]
-    assert (bare["difference"], bare["level"], bare["low"], bare["high"]) == pytest.approx((-0.2, 0.2, -0.21, -0.19))
-    assert list(gaps["outside"]) == [2, 0, 1]  # of the three levels at which something is removed
-    assert list(gaps["levels"]) == [3, 3, 3]
+    assert (bare["start"], bare["start_low"], bare["start_high"]) == pytest.approx((0.3, 0.29, 0.31))
+    assert (bare["difference"], bare["level"]) == pytest.approx((-0.4, 0.2))
+    assert list(gaps["growth"]) == pytest.approx([0.1, 0.02, -0.01])
+    assert list(gaps["grown"]) == [True, False, False]  # the null band is 0.05 to either side
+    assert list(gaps["outside"]) == [True, False, True]
+    assert list(gaps["chance"]) == pytest.approx([0.05] * 3)
+
+
+def test_what_an_explanation_adds_is_unknown_where_the_curves_begin_late() -> None:
+    late = removal([0.3, 0.4])
+    (row,) = tables.gaps(late[late["level"] > 0].assign(explainer="lime", model="none").head(1)).to_dict("records")
+    assert np.isnan(row["growth"])
+    assert not row["grown"]
 
 
 def test_gaps_of_nothing_are_an_empty_table() -> None:
     empty = tables.gaps(tables.by_explainer({"gradient": {}}, "morf"))
     assert len(empty) == 0
-    assert {"explainer", "model", "difference", "outside", "levels"} <= set(empty.columns)
+    assert set(empty.columns) == set(tables.GAP_COLUMNS)
 
 
 # ---- fidelity and the gallery
