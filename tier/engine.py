@@ -69,6 +69,7 @@ ORPHANED = 3600.0  # what waits in the queue is dropped when its client was not 
 ORPHANS_EVERY = 60.0  # ... as is looked up so often
 STARTS = 20  # a run is started at most so often ...
 STALLS = 3  # ... and at most so often in a row without getting further
+TIDY_EVERY = 86_400.0  # seconds between two clean-ups of the store
 PROGRESS_EVERY = 0.3  # seconds between writes of progress to a local store
 PROGRESS_EVERY_REMOTE = 2.0
 
@@ -1178,6 +1179,22 @@ def serve(
     return "told to stop, or the lease or the workers were lost"
 
 
+def tidy(store: Store, stop: threading.Event, every: float = TIDY_EVERY) -> None:
+    """Remove what nobody reads any more (`Store.gc`), now and every so many seconds until `stop`.
+
+    Nobody waits for it, so whatever goes wrong is logged and tried again the next time. A read-only store is left as
+    it is.
+    """
+    while not store.read_only:
+        try:
+            removed = store.gc()
+            log.info("removed %d files that nobody reads any more", len(removed))
+        except Exception:  # a file system may raise anything; the engine goes on
+            log.warning("the store could not be tidied", exc_info=True)
+        if stop.wait(every):
+            return
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the engine of a store; the command `python -m tier engine`. Returns at once when another serves it."""
     options = _parser().parse_args(arguments)
@@ -1197,6 +1214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             about = {"pid": os.getpid(), "started": time.time(), "workers": pool.slots(), "threads": pool.threads}
             store.put_json("engine.json", about | {"scheduler": pool.scheduler, "environment": environment.snapshot()})
             log.info("serving %s with %d workers", store.url, pool.slots())
+            threading.Thread(target=tidy, args=(store, stop), name="tidy", daemon=True).start()
             clients = None if options.stay else _Clients(store, options.clients)
 
             def alive() -> bool:
@@ -1207,6 +1225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             why = serve(Engine(store, pool, options.runner), alive, clients, idle, 0.25 if store.local else 1.0)
             log.info("stopping: %s", why)
         finally:
+            stop.set()
             pool.close()
     log.info("stopped")
     return 0

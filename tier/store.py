@@ -270,9 +270,10 @@ class Store:
         checkpoint_days: float = 30.0,
     ) -> list[Garbage]:
         """Remove what nobody reads any more, and say what it was: unfinished results and left-over files older than an
-        hour; checkpoints of runs that are stored, those older than `checkpoint_days`, and after an hour those that a
-        later one has replaced; expired leases; damaged results older than `damaged_days`; messages older than
-        `bus_days`, except `LASTING` ones. What a run that goes on needs stays.
+        hour; results whose record has an `expires` time (ISO, UTC) over an hour ago; checkpoints of runs that are
+        stored, those older than `checkpoint_days`, and after an hour those that a later one has replaced; expired
+        leases; damaged results older than `damaged_days`; messages older than `bus_days`, except `LASTING` ones. What
+        a run that goes on needs stays.
 
         With `dry_run`, only say. Raises StoreError when the store is read-only.
         """
@@ -550,7 +551,7 @@ class Store:
         return lease
 
     def _stale_results(self) -> Iterator[Garbage]:
-        """Unfinished result folders and files that no record names, unless someone may be writing them."""
+        """Unfinished or expired result folders, and files that no record names, unless someone may be writing them."""
         busy = self._busy()
         for stage, key in self._keys(None):
             if key in busy:
@@ -560,10 +561,14 @@ class Store:
             used = set()
             if (raw := self._record(stage, key)) is not None:
                 try:
-                    files = _parse(raw, stage, key)["files"]
+                    record = _parse(raw, stage, key)
                 except ValueError:
                     continue  # damaged: `find` sets it aside
-                used = {RECORD, *(file.get("path", name) for name, file in files.items())}
+                if _expired(record):
+                    for name in sorted(entries, key=lambda name: name != RECORD):  # the record first, as in `discard`
+                        yield Garbage(f"{folder}/{name}", entries[name].size, f"kept until {record['expires']}")
+                    continue
+                used = {RECORD, *(file.get("path", name) for name, file in record["files"].items())}
             for name, entry in entries.items():
                 if name not in used and entry.modified < time.time() - HOUR:
                     yield Garbage(f"{folder}/{name}", entry.size, "written by a run that did not finish")
@@ -1034,6 +1039,13 @@ def _alive(lease: Mapping[str, Any]) -> bool:
     process, expires = lease.get("process"), lease.get("expires")
     gone = isinstance(process, dict) and environment.is_gone(process)
     return not gone and isinstance(expires, int | float) and expires > time.time()
+
+
+def _expired(record: Mapping[str, Any]) -> bool:
+    """Whether a result's time was over an hour ago, so that whoever found it in time has read it by now."""
+    with suppress(KeyError, TypeError, ValueError):  # it has none, or one that nobody understands
+        return datetime.fromisoformat(record["expires"]).timestamp() < time.time() - HOUR
+    return False
 
 
 def _lease_path(name: str, generation: int) -> str:

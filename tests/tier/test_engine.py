@@ -652,6 +652,69 @@ def test_store_that_does_not_answer_for_a_moment(desk: Desk, monkeypatch: pytest
     assert desk.store.get_json("progress/aa.json")["fraction"] == 0.1
 
 
+# ---- the store is tidied
+
+
+class OncePool(StillPool):
+    """What `engine.main` needs of a pool that computes nothing."""
+
+    threads, scheduler = 1, None
+
+    def close(self) -> None:
+        pass
+
+
+def expired(store: Store, key: str) -> Path:
+    """A result whose time is over, as a file."""
+    store.write("inspect", key, {}, {"expires": "2026-01-01T00:00:00+00:00"})
+    return Path(store.url) / "inspect" / key / "record.json"
+
+
+def test_the_engine_removes_what_has_expired_as_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = expired(Store(tmp_path), "a" * 64)
+
+    def served(*_: Any) -> str:
+        until(lambda: not path.exists(), 30, "the clean-up")
+        return "seen"
+
+    monkeypatch.setattr(engine, "DaskPool", lambda *_: OncePool())
+    monkeypatch.setattr(engine, "serve", served)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(engine.main(["--store", str(tmp_path)])))  # leaves signals be
+    thread.start()
+    thread.join(60)
+    assert codes == [0]
+    until(lambda: all(thread.name != "tidy" for thread in threading.enumerate()), 30, "the end of the clean-up")
+
+
+def test_tidying_goes_on_after_a_failure_and_ends_when_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, stop = Store(tmp_path), threading.Event()
+    real, calls = store.gc, [0]
+
+    def failing() -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise RuntimeError("the network is down")
+        return real()
+
+    store.gc = failing  # type: ignore[method-assign]
+    thread = threading.Thread(target=engine.tidy, args=(store, stop, 0.05))
+    thread.start()
+    until(lambda: calls[0] >= 2, 30, "the second try")
+    path = expired(store, "b" * 64)
+    until(lambda: not path.exists(), 30, "the next clean-up")
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert "could not be tidied" in caplog.text and "the network is down" in caplog.text
+
+
+def test_a_read_only_store_is_left_as_it_is(tmp_path: Path) -> None:
+    path = expired(Store(tmp_path), "c" * 64)
+    engine.tidy(Store(tmp_path, read_only=True), threading.Event())
+    assert path.exists()
+
+
 # ---- the worker's side
 
 

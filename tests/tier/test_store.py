@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import fsspec
@@ -266,6 +266,25 @@ def test_gc_keeps_the_files_of_a_result(local: Store) -> None:
     assert [item.path for item in local.gc()] == [f"train/{KEY}/{spare.name}"]
     assert local.verify() == []
     assert local.find("train", KEY, need=["events.parquet", "weights.safetensors"]) is not None
+
+
+def test_gc_removes_results_whose_time_is_over(local: Store) -> None:
+    now = datetime.now(UTC)
+    times = {"inspect": -2.0, "verdict": -0.5, "train": 24.0}  # hours from now; within one it may still be read
+    for stage, hours in times.items():
+        expires = (now + timedelta(hours=hours)).isoformat(timespec="seconds")
+        local.write(stage, KEY, {"events.parquet": frame()}, {"expires": expires})
+    for number, expires in enumerate(("soon", None, 3)):  # what nobody understands is kept
+        local.write("inspect", f"{number:08x}", {"events.parquet": frame()}, {"expires": expires})
+    assert len(local.ls()) == 6
+    with local.lease(f"inspect-{KEY}") or pytest.fail("the lease is not free"):
+        assert local.gc() == []  # someone computes it anew
+    gone = [f"inspect/{KEY}/record.json", f"inspect/{KEY}/events.parquet"]
+    assert [item.path for item in local.gc(dry_run=True)] == gone  # the record first
+    assert local.find("inspect", KEY) is not None
+    assert [item.path for item in local.gc()] == gone
+    assert local.find("inspect", KEY) is None and not (Path(local.url) / "inspect" / KEY).exists()
+    assert len(local.ls()) == 5 and local.gc() == [] and local.damaged() == []
 
 
 def test_discard(store: Store) -> None:
