@@ -5,6 +5,8 @@ A signed map scaled to [0, 1] lies about a grey of one half, so that even indepe
 undefended seeds.
 """
 
+import math
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +17,7 @@ from tier.stats import Array
 
 METRICS = ("ssim", "mse", "cosine", "cosine_unscaled")
 CONTROLS = ("shuffled", "second_seed")
+CHUNK = 100 << 10  # pixels of maps scored at a time, 100 maps of 32x32, whose copies take 20 MB
 WINDOW = 7  # pixels on a side of the SSIM window, scikit-image's default
 
 
@@ -105,24 +108,34 @@ def table(
     shuffled ones with their image's own, so that both are over the same images.
     Raises ValueError when shapes differ, and for fewer than two images.
     """
-    a, b, c = _stack(defended), _stack(reference), _stack(second)
+    a, b, c = np.asarray(defended), np.asarray(reference), np.asarray(second)
+    if not a.shape == b.shape == c.shape:
+        raise ValueError(f"maps of shapes {a.shape}, {b.shape} and {c.shape} cannot be compared image by image")
     own, control = np.asarray(agree, bool), np.ones(len(b), bool)
     if second_agree is not None:
         control = np.asarray(second_agree, bool)
     for name, flags in (("agree", own), ("second_agree", control)):
         if flags.shape != (len(b),):
             raise ValueError(f"{name} has shape {flags.shape}, not one value for each of the {len(b)} images")
-    others = b[shuffled(len(b), seed)]
-    parts = (
-        ("", scores(a, b), own),
-        ("_shuffled", scores(a, others), own),
-        ("_second_seed", scores(b, c), control),
-    )
+    partner = shuffled(len(b), seed)
+    parts = []
+    for rows in _chunks(b.shape):
+        found = {"": scores(a[rows], b[rows]), "_shuffled": scores(a[rows], b[partner[rows]])}
+        found["_second_seed"] = scores(b[rows], c[rows])
+        parts.append({f"{metric}{suffix}": found[suffix][metric] for suffix in found for metric in METRICS})
+    comparable = {"": own, "_shuffled": own, "_second_seed": control}
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return pd.DataFrame({
-        f"{metric}{suffix}": np.where(comparable, values[metric], np.nan).astype(np.float32)
-        for suffix, values, comparable in parts
+        f"{metric}{suffix}": np.where(flags, joined[f"{metric}{suffix}"], np.nan).astype(np.float32)
+        for suffix, flags in comparable.items()
         for metric in METRICS
     })  # fmt: skip
+
+
+def _chunks(shape: tuple[int, ...]) -> list[slice]:
+    """All images of maps `(N, H, W)`, as many at a time as have about CHUNK pixels."""
+    step = max(1, CHUNK // max(1, math.prod(shape[1:])))
+    return [slice(start, start + step) for start in range(0, shape[0], step)]
 
 
 def _stack(maps: ArrayLike) -> Array:

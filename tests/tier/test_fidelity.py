@@ -6,6 +6,7 @@ from skimage.metrics import structural_similarity
 from sklearn.metrics import mean_squared_error
 from sklearn.metrics.pairwise import cosine_similarity
 
+from tier import fidelity
 from tier.fidelity import METRICS, cosine, mse, scores, shuffled, ssim, table, unit
 from tier.gallery import degenerate
 
@@ -194,6 +195,24 @@ def test_the_second_seed_knows_nothing_of_the_defense() -> None:
     masked = table(maps(), reference, second, np.ones(6, bool), 0, second_agree=np.arange(6) > 2)
     assert masked[columns].isna().all(axis=1).tolist() == [True] * 3 + [False] * 3
     assert masked["ssim"].notna().all()
+
+
+@pytest.mark.parametrize("n", [2, 7, 23])
+@pytest.mark.parametrize("shape", [(32, 32), (12, 9), (5, 30)])
+def test_the_table_is_the_same_to_the_bit_however_many_maps_are_scored_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, n: int, shape: tuple[int, int]
+) -> None:
+    stacks = [maps(n, *shape, seed=seed).astype(np.float32) for seed in range(3)]
+    stacks[0][1] = 0.5
+    agree, most, made = np.arange(n) % 3 > 0, [], []
+    real = fidelity.scores
+    monkeypatch.setattr(fidelity, "scores", lambda a, b: most.append(len(a)) or real(a, b))  # type: ignore[func-returns-value]
+    for chunk in (10**9, 5 * shape[0] * shape[1], 1):
+        monkeypatch.setattr(fidelity, "CHUNK", chunk)
+        made.append(table(*stacks, agree, 1, agree[::-1]).to_numpy().tobytes())
+        assert max(most) == min(n, max(1, chunk // (shape[0] * shape[1])))
+        most.clear()
+    assert made[0] == made[1] == made[2]
 
 
 def test_table_checks_its_flags() -> None:
