@@ -49,7 +49,8 @@ class Stage:
     """One step: which settings it depends on, which stages it reads, how it is computed.
 
     `parents` are stages of the same experiment; `others` names stages of other experiments that it reads too, such as
-    those of an undefended model. Raise `version` when equal settings give other results than before.
+    those of an undefended model. Raise `version` when equal settings give other results than before. What has expired
+    is removed by `Store.gc`.
     """
 
     version: int
@@ -57,6 +58,7 @@ class Stage:
     parents: tuple[str, ...]
     compute: Callable[[Store, Experiment, Context], tuple[Files, dict[str, Any]]]
     others: Callable[[Experiment], dict[str, tuple[str, Experiment]]] = lambda e: {}
+    expires: Callable[[Store, Experiment], str | None] = lambda store, e: None  # ISO time in UTC; None: kept for good
 
 
 # ---- keys
@@ -153,6 +155,8 @@ def _compute(store: Store, stage: str, name: str, experiment: Experiment, contex
         "device": _device(),
         "seconds": time.perf_counter() - began,
     }
+    if (expires := STAGES[stage].expires(store, plain)) is not None:
+        record["expires"] = expires
     made = store.write(stage, name, files, record)
     checkpoints.drop(store, name)
     return made
@@ -272,13 +276,18 @@ class _Evaluated:
 
 
 def _evaluated(store: Store, e: Experiment, context: Context) -> _Evaluated:
+    problem, rows = model_sets(e.data, e.split)
+    images, labels, member = _joined(problem)
+    return _Evaluated(model_of(store, e, context), images, labels, member, rows)
+
+
+def _joined(problem: "Problem") -> tuple["Tensor", "Tensor", np.ndarray]:
+    """A model's members and non-members in one: images, labels, and which are members."""
     import torch
 
-    problem, rows = model_sets(e.data, e.split)
     images = torch.cat([problem.members, problem.nonmembers])
     labels = torch.cat([problem.member_labels, problem.nonmember_labels])
-    member = np.arange(len(rows)) < len(problem.members)
-    return _Evaluated(model_of(store, e, context), images, labels, member, rows)
+    return images, labels, np.arange(len(labels)) < len(problem.members)
 
 
 # ---- stages
@@ -337,9 +346,11 @@ def _maps(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
         made = explainers.attributions(
             e.explain, of.model, of.images, of.labels, progress=context.step(f"explaining ({e.explain.name})")
         )
+        gap = explainers.mean_gap(e.explain, of.model, of.images, made)
     place = {"index": of.rows, "member": of.member.astype(np.uint8), "target": made.target}
     flat = {name: int(gallery.degenerate(maps).sum()) for name, maps in made.maps.items()}
-    return {"maps.safetensors": made.maps | place}, {"degenerate_maps": flat, "images": len(of.rows)}
+    metrics = {"degenerate_maps": flat, "images": len(of.rows)}
+    return {MAPS: made.maps | place}, metrics | ({} if gap is None else {"completeness_gap": gap})
 
 
 def _attributions(store: Store, e: Experiment, of: _Evaluated, context: Context) -> np.ndarray:
@@ -361,7 +372,7 @@ def _cam_layer(e: Experiment, of: _Evaluated) -> str | None:
     """The layer that a class activation map comes from; None for other explainers."""
     from tier import explainers, runtime
 
-    if e.explain.name not in ("gradcam", "gradcampp"):
+    if "cam_layer" not in EXPLAINER_SETTINGS[e.explain.name]:
         return None
     first = runtime.as_pixels(of.images[:1].to(runtime.device()))
     return e.explain.cam_layer or explainers.default_layer(of.model, first)
@@ -378,8 +389,8 @@ def _trajectory(store: Store, e: Experiment, context: Context) -> tuple[Files, d
         )
         layer = _cam_layer(e, of)
     samples = {"index": of.rows, "member": of.member}
-    for order in trajectories.ORDERS:
-        samples |= {f"{order}_{i}": column.astype(np.float32) for i, column in enumerate(getattr(paths, order).T)}
+    for order, names in gallery.columns(len(e.trajectory.levels)).items():
+        samples |= dict(zip(names, getattr(paths, order).T.astype(np.float32), strict=True))
     files = {
         "samples.parquet": pd.DataFrame(samples),
         "curves.parquet": trajectories.curves(paths, of.member, e.trajectory.levels),
@@ -424,8 +435,9 @@ def _audit(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
             "holdout": scores.holdout,
         }
     )
-    kept = [f"{order}_{i}" for order in ("morf", "lerf") for i in range(len(e.trajectory.levels))]
-    metrics = agp.figures(scores, member) | {"features": [name for name, k in zip(kept, scores.kept, strict=True) if k]}
+    names = [name for of_order in gallery.columns(len(e.trajectory.levels)).values() for name in of_order]
+    kept = [name for name, passed in zip(names, scores.kept, strict=True) if passed]
+    metrics = agp.figures(scores, member) | {"features": kept}
     return {"scores.parquet": frame}, metrics
 
 
@@ -435,10 +447,10 @@ def _features(store: Store, e: Experiment, context: Context) -> tuple["agp.Featu
 
     paths = ensure(store, "trajectory", e, context, ["samples.parquet"]).frame("samples.parquet")
     trained = ensure(store, "train", e, context, ["samples.parquet"])
-    table, levels = trained.frame("samples.parquet"), range(len(e.trajectory.levels))
+    table, names = trained.frame("samples.parquet"), gallery.columns(len(e.trajectory.levels))
     features = agp.Features(
-        paths[[f"morf_{i}" for i in levels]].to_numpy(np.float64),
-        paths[[f"lerf_{i}" for i in levels]].to_numpy(np.float64),
+        paths[names["morf"]].to_numpy(np.float64),
+        paths[names["lerf"]].to_numpy(np.float64),
         table["loss"].to_numpy(np.float64),
         table["predicted"].to_numpy(np.int64),
         trained.metrics["classes"],
@@ -448,15 +460,11 @@ def _features(store: Store, e: Experiment, context: Context) -> tuple["agp.Featu
 
 def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     """The run replayed: what it would have been worth, and leaked, had it stopped at each epoch (SPEC 6)."""
-    import torch
-
     from tier import defenses, explainers, training, trajectories
     from tier.attacks import agp
 
     problem, _ = model_sets(e.data, e.split)
-    images = torch.cat([problem.members, problem.nonmembers])
-    labels = torch.cat([problem.member_labels, problem.nonmember_labels])
-    member = np.arange(len(labels)) < len(problem.members)
+    images, labels, member = _joined(problem)
     stops = {round(e.train.epochs * (i + 1) / PATH_CHECKPOINTS) for i in range(PATH_CHECKPOINTS)}
     rows: list[dict[str, Any]] = []
 
@@ -525,24 +533,24 @@ def _inspect(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
 
     from tier import explainers, runtime, trajectories
 
-    model = model_of(store, e, context)
     pixels, member, label = _inspected(store, e, context)
+    model = model_of(store, e, context)
     image, y = torch.from_numpy(pixels[None]), torch.tensor([label])
-    frames, layer = [], None
+    frames, gaps = [], {}
     step = context.step("explaining the image")
-    done = 0
     with runtime.session(e.train.threads):
         for family in FAMILY_HEADS:
             view = e.with_(explain=Explain(name=family))
-            for name, maps in explainers.attributions(view.explain, model, image, y).maps.items():
+            found = explainers.attributions(view.explain, model, image, y)
+            gaps[family] = explainers.mean_gap(view.explain, model, image, found)
+            for name, maps in found.maps.items():
                 frame, log_p = _looks(view, model, image, y, maps)
                 paths = trajectories.trajectories(model, image, y, maps, e.trajectory)
-                for order in trajectories.ORDERS:
+                for order, names in gallery.columns(len(e.trajectory.levels)).items():
                     values = getattr(paths, order)[0].astype(np.float32)
-                    frame = frame.assign(**{f"{order}_{i}": value for i, value in enumerate(values)})
+                    frame = frame.assign(**dict(zip(names, values, strict=True)))
                 frames.append(frame.assign(explainer=name))
-                done += 1
-            step(done / len(EXPLAINER_SETTINGS))
+            step(len(frames) / len(EXPLAINER_SETTINGS))
         layer = explainers.default_layer(model, runtime.as_pixels(image.to(runtime.device())))
     table = pd.concat(frames, ignore_index=True).assign(index=-1 if e.inspect.row is None else e.inspect.row)
     table["member"] = pd.array([member] * len(table), dtype="boolean")
@@ -556,6 +564,7 @@ def _inspect(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
         "height": pixels.shape[1],
         "width": pixels.shape[2],
         "cam_layer": layer,
+        "completeness_gap": gaps["integrated_gradients"],
     }
     return {"inspect.parquet": table}, metrics
 
@@ -563,12 +572,9 @@ def _inspect(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
 def _inspected(store: Store, e: Experiment, context: Context) -> tuple[np.ndarray, bool | None, int]:
     """The image asked for: pixels `(3, H, W)` uint8, whether it is a member (None: neither), the class explained.
 
-    Raises ValueError when the row is none of the target's, or the upload is no longer kept.
+    Raises ValueError when the row is none of the target's, the upload is no longer kept or has another size than the
+    model's images, and when there is no such class.
     """
-    import torch
-
-    from tier import runtime
-
     asked = e.inspect
     if (asked.row is None) == (asked.upload is None):
         raise ValueError("inspect one image: either a row of the data set or an upload")
@@ -579,17 +585,35 @@ def _inspected(store: Store, e: Experiment, context: Context) -> tuple[np.ndarra
             raise ValueError(
                 f"row {asked.row} is neither a member nor a non-member of the target; choose another image"
             )
+        images, labels, member = _joined(problem)
         place = int(found[0])
-        source = dataset(e.data)
-        label = int(source.labels[asked.row]) if asked.label is None else asked.label
-        return source.images[asked.row].copy(), place < len(problem.members), label
-    pixels = uploads.read(store, str(asked.upload))
-    if asked.label is not None:
-        return pixels, None, asked.label
-    judge = model_of(store, undefended(e), context)
-    with torch.inference_mode():
-        logits = judge(runtime.as_pixels(torch.from_numpy(pixels[None]).to(runtime.device())))
-    return pixels, None, int(logits.argmax(1))
+        label = int(labels[place]) if asked.label is None else _known_class(asked.label, problem.classes)
+        return images[place].numpy().copy(), bool(member[place]), label
+    pixels, side = uploads.read(store, str(asked.upload)), e.data.image_size
+    if pixels.shape[1:] != (side, side):
+        size = f"{pixels.shape[1]} x {pixels.shape[2]}"
+        raise ValueError(f"the uploaded image has {size} pixels, the model sees {side} x {side}: upload it again")
+    if asked.label is None:
+        return pixels, None, _predicted(store, undefended(e), pixels, context)
+    classes = ensure(store, "train", e, context).metrics["classes"]
+    return pixels, None, _known_class(asked.label, classes)
+
+
+def _known_class(label: int, classes: int) -> int:
+    if label >= classes:
+        raise ValueError(f"inspect.label is {label}, but the model knows the classes 0 to {classes - 1} only")
+    return label
+
+
+def _predicted(store: Store, e: Experiment, pixels: np.ndarray, context: Context) -> int:
+    """The class that a model sees in one image `(3, H, W)`."""
+    import torch
+
+    from tier import runtime
+
+    model = model_of(store, e, context)
+    with runtime.session(e.train.threads), torch.inference_mode():
+        return int(model(runtime.as_pixels(torch.from_numpy(pixels[None]).to(runtime.device()))).argmax(1))
 
 
 def _judged(e: Experiment) -> bool:
@@ -597,16 +621,35 @@ def _judged(e: Experiment) -> bool:
     return e.inspect.upload is not None and e.inspect.label is None
 
 
+def _while_kept(store: Store, e: Experiment) -> str | None:
+    """Until when a result of an uploaded image is kept: as long as the image."""
+    return None if e.inspect.upload is None else uploads.expiry(store, e.inspect.upload)
+
+
 def _verdict(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    """What the audit's classifiers think of an image that is not among the target's."""
+    """What the audit's classifiers think of an uploaded image, and which share of their own scores lies below.
+
+    Raises ValueError for an image of the data set, which some of them have seen, and for settings of the explainer
+    other than those at which `inspect` explains.
+    """
     from tier.attacks import agp
 
+    if e.inspect.upload is None:
+        raise ValueError(
+            "a verdict is for an uploaded image: classifiers of the audit were trained on those of the data set; their "
+            "cross-fitted scores are in scores.parquet of the stage audit"
+        )
+    if e.explain != Explain(name=e.explain.name):
+        raise ValueError(
+            f"single images are explained at the default settings of {e.explain.name}, and this audit uses others: set "
+            "all of explain but its name back to the defaults"
+        )
     seen = ensure(store, "inspect", e, context)
-    row = seen.frame("inspect.parquet").set_index("explainer").loc[e.explain.name]
-    levels = range(len(e.trajectory.levels))
+    table, names = seen.frame("inspect.parquet"), gallery.columns(len(e.trajectory.levels))
+    row = table[table["explainer"] == e.explain.name]
     new = agp.Features(
-        np.array([[row[f"morf_{i}"] for i in levels]], np.float64),
-        np.array([[row[f"lerf_{i}"] for i in levels]], np.float64),
+        row[names["morf"]].to_numpy(np.float64),
+        row[names["lerf"]].to_numpy(np.float64),
         np.array([seen.metrics["loss"]]),
         np.array([seen.metrics["predicted"]]),
         ensure(store, "train", e, context).metrics["classes"],
@@ -614,7 +657,24 @@ def _verdict(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
     context.step("asking the audit")(0.0)
     features, table = _features(store, e, context)
     scores = agp.score_new(features, table["member"].to_numpy(bool), e.audit, new)[0]
-    return {}, {"score": float(scores.mean()), "folds": scores.tolist()}
+    own = ensure(store, "audit", e, context, ["scores.parquet"]).frame("scores.parquet")
+    return {}, {"score": float(scores.mean()), "folds": scores.tolist(), **_below(own, scores)}
+
+
+def _below(own: pd.DataFrame, scores: np.ndarray) -> dict[str, float]:
+    """Shares of members and of non-members with a lower score than a new image, whose score per fold is given.
+
+    Each classifier's score is compared with those that it gave itself, and the shares are averaged: among scores of
+    single classifiers the mean of several would always stand nearer to the middle.
+    """
+    from tier.stats import share_below
+
+    member, fold, known = (own[name].to_numpy() for name in ("member", "fold", "score"))
+    groups = {"members_below": member.astype(bool), "nonmembers_below": ~member.astype(bool)}
+    return {
+        name: float(np.mean([share_below(known[group & (fold == i)], score) for i, score in enumerate(scores)]))
+        for name, group in groups.items()
+    }
 
 
 # ---- attacks from outside
@@ -692,7 +752,7 @@ def _feature_table(e: Experiment, attack: "agp.Attack", importance: np.ndarray) 
     return pd.DataFrame(
         {
             "feature": attack.features,
-            "order": [*(order for order in ("morf", "lerf") for _ in levels), None, None],
+            "order": [*(order for order in gallery.ORDERS for _ in levels), None, None],
             "level": [*levels, *levels, *blank],
             "kept": [*attack.kept, True, True],
             "member_mean": [*attack.member_mean, *blank],
@@ -833,8 +893,13 @@ _MODELS = ("reference", "second_seed")
 
 
 def _compared(e: Experiment) -> dict[str, tuple[str, Experiment]]:
-    """What fidelity reads of other runs: two undefended models of different seeds."""
+    """What fidelity reads of other runs: two undefended models of different seeds. Raises ValueError for equal ones."""
     second = e.fidelity.second_seed
+    if second == e.train.seed:
+        raise ValueError(
+            f"fidelity.second_seed is {second}, the training seed: the control would be the reference itself; choose "
+            "another, or none for the one after it"
+        )
     reference = undefended(e)
     control = undefended(e, e.train.seed + 1 if second is None else second)
     return {
@@ -909,8 +974,9 @@ STAGES: dict[str, Stage] = {
         ("train",),
         _inspect,
         lambda e: {"judge": ("train", undefended(e))} if _judged(e) else {},
+        _while_kept,
     ),
-    "verdict": Stage(1, lambda e: {}, ("inspect", "audit"), _verdict),
+    "verdict": Stage(1, lambda e: {}, ("inspect", "audit"), _verdict, expires=_while_kept),
     "attack": Stage(
         1,
         lambda e: {"attack": e.attack.changed(), "audit": e.audit.changed(), "explain": e.explain.changed()},

@@ -44,6 +44,11 @@ def degenerate(maps: NDArray[np.floating]) -> NDArray[np.bool_]:
     return np.asarray(~finite | (flat.max(1) == flat.min(1)))
 
 
+def columns(levels: int) -> dict[str, list[str]]:
+    """Names of the columns that hold log confidences along the removal paths, by order: `morf_0`, `morf_1`, ..."""
+    return {order: [f"{order}_{i}" for i in range(levels)] for order in ORDERS}
+
+
 def encode(maps: NDArray[np.floating], steps: Mapping[str, NDArray[np.uint8]]) -> dict[str, Any]:
     """The columns `scale, map, morf, lerf` of N images from maps and steps, `(N, H, W)` each.
 
@@ -67,7 +72,7 @@ def look(row: Mapping[Any, Any], height: int, width: int) -> Look:
     coded = np.frombuffer(row["map"], np.int8).reshape(shape)
     steps = {order: np.frombuffer(row[order], np.uint8).reshape(shape) for order in ORDERS}
     levels = sum(str(name).startswith("morf_") for name in row)
-    paths = {order: np.array([row[f"{order}_{i}"] for i in range(levels)], np.float64) for order in ORDERS}
+    paths = {order: np.array([row[name] for name in names], np.float64) for order, names in columns(levels).items()}
     member = row["member"]
     return Look(
         index=int(row["index"]), member=None if pd.isna(member) else bool(member),

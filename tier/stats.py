@@ -65,6 +65,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
+def share_below(scores: ArrayLike, score: float) -> float:
+    """Which share of the scores is lower than a given one, ties half; NaN when there are none, or it is not finite."""
+    known = np.asarray(scores, np.float64)
+    if not known.size or not np.isfinite(score):
+        return float("nan")
+    return float(((known < score).sum() + 0.5 * (known == score).sum()) / known.size)
+
+
 def mean_interval(values: Array, resamples: int = 1000, seed: int = 0) -> tuple[Array, Array]:
     """95 % bootstrap interval of the column means of `(N, L)` values: low `(L,)`, high `(L,)`.
 

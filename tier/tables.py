@@ -512,9 +512,7 @@ def standing(scores: pd.DataFrame, score: float) -> dict[str, float]:
     """
     shares = {}
     for name, group in (("members", scores["member"]), ("nonmembers", ~scores["member"].astype(bool))):
-        values = scores["score"][group.astype(bool)].to_numpy(np.float64)
-        below = (values < score).sum() + 0.5 * (values == score).sum()
-        shares[name] = float(below / len(values)) if len(values) and np.isfinite(score) else float("nan")
+        shares[name] = stats.share_below(scores["score"][group.astype(bool)].to_numpy(np.float64), score)
     return shares
 
 

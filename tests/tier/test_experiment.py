@@ -248,20 +248,24 @@ def test_a_gallery_shows_what_made_the_curves(store: Store, monkeypatch: pytest.
 def test_one_image_inspected_is_the_same_as_among_the_others(store: Store) -> None:
     from tier import gallery
 
-    e = tiny()
-    curves = experiment.ensure(store, "trajectory", e).frame("samples.parquet")
-    for place in (0, len(curves) - 1):
-        row = int(curves["index"][place])
-        found = experiment.ensure(store, "inspect", e.set({"inspect.row": row}))
-        frame = found.frame("inspect.parquet")
-        assert set(frame["explainer"]) == set(EXPLAINER_SETTINGS)
-        seen = frame.set_index("explainer").loc["gradient"].to_dict()
-        look = gallery.look(seen, found.metrics["height"], found.metrics["width"])
-        assert look.member == (place == 0)
-        expected = [curves[f"morf_{i}"][place] for i in range(10)]
-        np.testing.assert_allclose(look.paths["morf"], expected, atol=2e-2)
+    e = tiny(**{"split.target_train": 10, "split.target_test": 10})
+    curves = {
+        name: experiment.ensure(store, "trajectory", e.set({"explain.name": name})).frame("samples.parquet")
+        for name in EXPLAINER_SETTINGS
+    }
+    rows = curves["gradient"]["index"]
+    for place in (0, len(rows) - 1):
+        found = experiment.ensure(store, "inspect", e.set({"inspect.row": int(rows[place])}))
+        frame = found.frame("inspect.parquet").set_index("explainer")
+        assert list(frame.index.sort_values()) == sorted(EXPLAINER_SETTINGS)
+        for name, expected in curves.items():
+            look = gallery.look(frame.loc[name].to_dict(), found.metrics["height"], found.metrics["width"])
+            assert look.member == (place == 0)
+            for order, columns in gallery.columns(10).items():
+                known = expected.loc[place, columns].to_numpy(float)
+                np.testing.assert_allclose(look.paths[order], known, atol=1e-6, err_msg=f"{name} {order}")
+            assert found.metrics["loss"] == pytest.approx(-look.paths["morf"][0], abs=1e-6)
         assert sum(found.metrics["probabilities"]) == pytest.approx(1.0)
-        assert found.metrics["loss"] == pytest.approx(-look.paths["morf"][0], abs=1e-4)
 
 
 def test_an_upload_is_explained_for_what_the_undefended_model_sees(store: Store) -> None:
@@ -276,11 +280,64 @@ def test_an_upload_is_explained_for_what_the_undefended_model_sees(store: Store)
     assert found.metrics["label"] == int(model(x).argmax())
     assert found.frame("inspect.parquet")["member"].isna().all()
     assert (found.frame("inspect.parquet")["index"] == -1).all()
-    verdict = experiment.ensure(store, "verdict", asked).metrics
-    assert len(verdict["folds"]) == e.audit.folds
-    assert verdict["score"] == pytest.approx(np.mean(verdict["folds"]))
     other = experiment.ensure(store, "inspect", asked.set({"inspect.label": 2}))
     assert other.metrics["label"] == 2
+
+
+def test_a_verdict_is_the_audit_s_classifiers_on_what_inspecting_saw(store: Store) -> None:
+    from tier import uploads
+    from tier.attacks import agp
+
+    # so that trajectory features pass the filter, and MoRF taken for LeRF would show
+    e = tiny(Defense(name="augmentation"), **{"audit.welch": 0.99, "explain.name": "shap"})
+    pixels = experiment.dataset(experiment.pin(store, e, load=True).data).images[3]
+    asked = e.set({"inspect.upload": uploads.keep(store, pixels)})
+    verdict = experiment.ensure(store, "verdict", asked).metrics
+    seen = experiment.ensure(store, "inspect", asked)
+    row = seen.frame("inspect.parquet").set_index("explainer").loc[["shap"]]
+    paths = experiment.ensure(store, "trajectory", e).frame("samples.parquet")
+    table = experiment.ensure(store, "train", e).frame("samples.parquet")
+
+    def features(frame: Any, loss: Any, predicted: Any, orders: tuple[str, str] = ("morf", "lerf")) -> agp.Features:
+        both = [frame[[f"{order}_{i}" for i in range(10)]].to_numpy(float) for order in orders]
+        return agp.Features(both[0], both[1], np.asarray(loss, float), np.asarray(predicted), 4)
+
+    known = features(paths, table["loss"], table["predicted"])
+    told = [seen.metrics["loss"]], [seen.metrics["predicted"]]
+    member = table["member"].to_numpy(bool)
+    scores = agp.score_new(known, member, e.audit, features(row, *told))[0]
+    assert verdict["folds"] == scores.tolist() and len(scores) == e.audit.folds
+    assert verdict["score"] == pytest.approx(np.mean(scores))
+    swapped = agp.score_new(known, member, e.audit, features(row, *told, orders=("lerf", "morf")))[0]
+    assert np.abs(swapped - scores).min() > 1e-6
+    own = experiment.ensure(store, "audit", e).frame("scores.parquet")
+    for group, inside in (("members", True), ("nonmembers", False)):
+        shares = []
+        for fold, score in enumerate(scores):
+            of_fold = own[(own["fold"] == fold) & (own["member"] == inside)]["score"]
+            shares.append(sum(value < score for value in of_fold) / len(of_fold))
+        assert verdict[f"{group}_below"] == pytest.approx(np.mean(shares))
+
+
+def test_what_is_made_of_an_upload_is_kept_as_long_as_the_upload(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tier import uploads
+
+    e = experiment.pin(store, tiny(), load=True)
+    pixels = experiment.dataset(e.data).images[3]
+    asked = e.set({"inspect.upload": uploads.keep(store, pixels)})
+    experiment.ensure(store, "verdict", asked)
+    row = int(experiment.ensure(store, "train", e).frame("samples.parquet")["index"][0])
+    experiment.ensure(store, "inspect", e.set({"inspect.row": row}))
+    limited = {r.stage: r.record["expires"] for r in store.ls() if "expires" in r.record}
+    assert limited == dict.fromkeys(("inspect", "verdict"), uploads.expiry(store, str(asked.inspect.upload)))
+    now, later = time.time, (uploads.KEPT_DAYS + 0.1) * 86400
+    assert store.gc() == []
+    monkeypatch.setattr("tier.store.time.time", lambda: now() + later)
+    store.gc()
+    assert [r.key for r in store.ls("inspect")] == [experiment.key("inspect", e.set({"inspect.row": row}))]
+    assert {r.stage for r in store.ls()} == {"train", "trajectory", "audit", "inspect"}
+    with pytest.raises(ValueError, match="upload it again"):
+        experiment.ensure(store, "inspect", asked)
 
 
 @pytest.mark.parametrize(
@@ -294,31 +351,110 @@ def test_an_upload_is_explained_for_what_the_undefended_model_sees(store: Store)
 def test_what_cannot_be_inspected_is_said(store: Store, asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         experiment.ensure(store, "inspect", tiny().set(asked))
+    assert store.ls("train") == []  # before anything is computed
+
+
+def test_classes_and_sizes_that_the_model_does_not_have_are_refused(store: Store) -> None:
+    from tier import uploads
+
+    e = tiny()
+    source = experiment.dataset(experiment.pin(store, e, load=True).data)
+    row = int(experiment.ensure(store, "train", e).frame("samples.parquet")["index"][0])
+    fits, flat = (uploads.keep(store, source.images[3][:, :height]) for height in (16, 8))
+    for asked in ({"inspect.row": row, "inspect.label": 4}, {"inspect.upload": fits, "inspect.label": 4}):
+        with pytest.raises(ValueError, match=r"inspect\.label is 4, but the model knows the classes 0 to 3"):
+            experiment.ensure(store, "inspect", e.set(asked))
+    with pytest.raises(ValueError, match="has 8 x 16 pixels, the model sees 16 x 16"):
+        experiment.ensure(store, "inspect", e.set({"inspect.upload": flat, "inspect.label": 3}))
+    assert store.ls("inspect") == []
+
+
+def test_a_verdict_needs_an_upload_and_the_settings_at_which_it_was_explained(store: Store) -> None:
+    row = tiny(**{"inspect.row": 3})
+    with pytest.raises(ValueError, match="cross-fitted scores are in"):
+        experiment.ensure(store, "verdict", row)
+    for settings in ({"explain.channel_reduction": "abs_mean"}, {"explain.target": "predicted"}):
+        with pytest.raises(ValueError, match="default settings of gradient"):
+            experiment.ensure(store, "verdict", tiny(**{"inspect.upload": "0" * 64}, **settings))
+    assert store.ls("train") == []
+
+
+def test_a_canary_is_inspected_for_the_label_that_its_model_was_trained_on(store: Store) -> None:
+    e = experiment.pin(store, tiny(**{"split.canaries": 5}), load=True)
+    trained = experiment.ensure(store, "train", e).frame("samples.parquet").set_index("index")
+    source = experiment.dataset(e.data)
+    row = next(row for row, label in trained["label"].items() if label != source.labels[row])
+    found = experiment.ensure(store, "inspect", e.set({"inspect.row": row}))
+    assert found.metrics["label"] == trained["label"][row]
+    assert found.metrics["loss"] == pytest.approx(trained["loss"][row], rel=1e-4)
+
+
+def test_integrated_gradients_come_with_their_completeness_gap(store: Store) -> None:
+    import torch
+
+    from tier import explainers
+
+    e = tiny(**{"explain.name": "integrated_gradients", "explain.steps": 3})
+    made = experiment.ensure(store, "maps", e)
+    arrays = made.arrays("maps.safetensors")
+    model, x, y = _some(store, e, arrays["index"])
+    maps = torch.from_numpy(arrays["integrated_gradients"])
+    gap = explainers.completeness_gap(model, x, y, maps).abs()
+    assert made.metrics["completeness_gap"] == pytest.approx(float(gap.mean()), rel=1e-5)
+    found = experiment.ensure(store, "inspect", e.set({"inspect.row": int(arrays["index"][0])}))
+    assert 0 < found.metrics["completeness_gap"] < float(gap[0])  # its 32 steps come nearer than 3
+    for other in ({"explain.signed": False}, {"explain.name": "gradient"}):
+        assert "completeness_gap" not in experiment.ensure(store, "maps", e.set(other)).metrics
 
 
 def test_fidelity_compares_with_the_undefended_model_and_its_second_seed(store: Store) -> None:
     from skimage.metrics import structural_similarity
 
-    e = tiny(Defense(name="augmentation"), **{"fidelity.images": 6, "fidelity.second_seed": 5})
+    from tier import fidelity
+
+    e = tiny(
+        Defense(name="augmentation"),
+        **{"fidelity.images": 6, "fidelity.second_seed": 5, "fidelity.shuffle": 3, "explain.target": "predicted"},
+    )
     found = experiment.ensure(store, "fidelity", e)
     frame = found.frame("scores.parquet")
     assert frame["member"].tolist() == [True] * 6 + [False] * 6
     runs = [e, experiment.undefended(e), experiment.undefended(e, 5)]
     held = [experiment.ensure(store, "maps", run).arrays("maps.safetensors") for run in runs]
-    right = [experiment.ensure(store, "train", run).frame("samples.parquet").set_index("index") for run in runs[:2]]
-    for row in frame.to_dict("records"):
-        place = list(held[0]["index"]).index(row["index"])
+    trained = [experiment.ensure(store, "train", run).frame("samples.parquet").set_index("index") for run in runs]
+    places = [list(held[0]["index"]).index(index) for index in frame["index"]]
+    agreed = []
+    for place, other, row in zip(places, fidelity.shuffled(12, 3), frame.to_dict("records"), strict=True):
         own, reference, second = (arrays["gradient"][place].astype(float) for arrays in held)
-        scaled = [(m - m.min()) / (m.max() - m.min()) for m in (own, reference, second)]
-        assert row["ssim"] == pytest.approx(structural_similarity(*scaled[:2], data_range=1), abs=1e-5)
-        assert row["mse_second_seed"] == pytest.approx(((scaled[1] - scaled[2]) ** 2).mean(), rel=1e-5)
-        cosine = (own * reference).sum() / np.linalg.norm(own) / np.linalg.norm(reference)
-        assert row["cosine_unscaled"] == pytest.approx(cosine, abs=1e-5)
-        assert row["correct"] == all(f.loc[row["index"], "predicted"] == row["label"] for f in right)
-    assert frame["agree"].all()
+        third = held[1]["gradient"][places[other]].astype(float)
+        scaled = [(m - m.min()) / (m.max() - m.min()) for m in (own, reference, second, third)]
+        predicted = [table.loc[row["index"], "predicted"] for table in trained]
+        agreed.append((predicted[0] == predicted[1], predicted[1] == predicted[2]))
+        assert row["agree"] == agreed[-1][0]
+        if row["agree"]:
+            cosine = (own * reference).sum() / np.linalg.norm(own) / np.linalg.norm(reference)
+            assert row["ssim"] == pytest.approx(structural_similarity(*scaled[:2], data_range=1), abs=1e-5)
+            assert row["cosine_unscaled"] == pytest.approx(cosine, abs=1e-5)
+            shuffled = structural_similarity(scaled[0], scaled[3], data_range=1)
+            assert row["ssim_shuffled"] == pytest.approx(shuffled, abs=1e-5)
+            assert row["mse_shuffled"] == pytest.approx(((scaled[0] - scaled[3]) ** 2).mean(), rel=1e-5)
+        else:
+            assert np.isnan([row["ssim"], row["cosine_unscaled"], row["ssim_shuffled"]]).all()
+        if agreed[-1][1]:
+            assert row["mse_second_seed"] == pytest.approx(((scaled[1] - scaled[2]) ** 2).mean(), rel=1e-5)
+        else:
+            assert np.isnan(row["mse_second_seed"])
+        assert row["correct"] == all(guess == row["label"] for guess in predicted[:2])
+    assert {first for first, _ in agreed} == {second for _, second in agreed} == {True, False}
     assert found.metrics["ssim"] == pytest.approx(frame["ssim"].mean(), rel=1e-5)
     other = e.set({"fidelity.second_seed": 6})
     assert experiment.key("fidelity", experiment.pin(store, other)) != found.key
+
+
+def test_the_control_of_fidelity_is_a_model_of_another_seed(store: Store) -> None:
+    e = tiny(Defense(name="augmentation"), **{"train.seed": 5, "fidelity.second_seed": 5})
+    with pytest.raises(ValueError, match="the control would be the reference itself"):
+        experiment.ensure(store, "fidelity", e)
 
 
 def test_a_pinned_fingerprint_is_verified(store: Store) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tier.gallery import degenerate, encode, look
+from tier.gallery import columns, degenerate, encode, look
 
 REST = {"label": 2, "predicted": 1, "confidence": 0.75, "target": 2}
 
@@ -52,6 +52,10 @@ def test_bytes_of_another_size_are_refused() -> None:
     steps = {order: np.zeros((1, 2, 2), np.uint8) for order in ("morf", "lerf")}
     with pytest.raises(ValueError, match="reshape"):
         look(rows(np.ones((1, 2, 2)), steps)[0], 3, 2)
+
+
+def test_columns_of_both_orders() -> None:
+    assert columns(2) == {"morf": ["morf_0", "morf_1"], "lerf": ["lerf_0", "lerf_1"]}
 
 
 def test_degenerate_maps() -> None:

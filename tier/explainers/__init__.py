@@ -20,7 +20,7 @@ from tier.runtime import as_pixels
 
 __all__ = [
     "REGISTRY", "Attributions", "attributions", "completeness_gap", "default_layer", "explain",
-    "explain_family", "explained_class",
+    "explain_family", "explained_class", "mean_gap",
 ]  # fmt: skip
 
 Family = Callable[[Explain, nn.Module, Tensor, Tensor], tuple[Tensor, ...]]
@@ -82,7 +82,7 @@ def explain_family(config: Explain, model: nn.Module, x: Tensor, target: Tensor)
 
 
 def explained_class(model: nn.Module, x: Tensor, y: Tensor, config: Explain) -> Tensor:
-    """The class whose logit is explained: the label, or the model's own prediction."""
+    """The class whose logit is explained: the label, or the model's own prediction. The model must be in eval mode."""
     if config.target == "label":
         return y
     with torch.no_grad():  # not inference mode, whose tensors autograd refuses as an index
@@ -125,3 +125,19 @@ def attributions(
             targets[part] = target.cpu().numpy()
             progress(min(1.0, (start + batch_size) / len(x)))
     return Attributions(maps, targets)
+
+
+def mean_gap(config: Explain, model: nn.Module, x: Tensor, found: Attributions, batch_size: int = 250) -> float | None:
+    """Mean |`completeness_gap`| of a data set's maps, in logits: how well the steps of Integrated Gradients sufficed.
+
+    None for other explainers and for maps without a sign, which need not add up to anything.
+    """
+    if config.name != "integrated_gradients" or not config.signed:
+        return None
+    where, gaps = next(model.parameters()).device, []
+    for start in range(0, len(x), batch_size):
+        part = slice(start, start + batch_size)
+        maps, target = (torch.from_numpy(all[part]).to(where) for all in (found.maps[config.name], found.target))
+        gap = completeness_gap(model, as_pixels(x[part].to(where)), target, maps, config.baseline)
+        gaps.append(gap.abs().cpu().numpy())
+    return float(np.concatenate(gaps).mean())
