@@ -382,13 +382,14 @@ def _print_attacks(summary: dict[str, dict[str, Any]]) -> None:
 
 
 def _attack_notes(summary: dict[str, dict[str, Any]]) -> list[str]:
-    """What is refused and why, each reason once with where it holds."""
+    """What the tables lack and why, each reason once with where it holds."""
     notes: dict[str, list[str]] = {}
     for defense, of in summary.items():
         leaves = {f"{view} {name}": entry[name] for view, entry in of["explainers"].items() for name in LEAVES}
         for place, leaf in (leaves | of["battery"]).items():
             for name, reason in (leaf or {"refused": {}})["refused"].items():
-                notes.setdefault(f"{name}: {reason}", []).append(f"{defense} {place}")
+                if name in ("scores", "balanced_accuracy", "auc", "tpr_at_0.01"):  # the others are in JSON only
+                    notes.setdefault(f"{name}: {reason}", []).append(f"{defense} {place}")
         for name, reason in of["refused"].items():
             notes.setdefault(f"{name}: {reason}", []).append(defense)
     return [f"{note} ({', '.join(where[:4])}{' ...' if len(where) > 4 else ''})" for note, where in notes.items()]

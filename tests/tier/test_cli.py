@@ -409,7 +409,7 @@ class TestAttack:
             agp, gap = (100 * of["battery"][attack]["balanced_accuracy"] for attack in ("agp", "gap"))
             sentence = f"{name}: An attacker who sees explanations gets {agp:.0f} of 100 right; one who only sees"
             assert f"{sentence} whether the answer is correct gets {gap:.0f}." in printed
-        assert "tpr_at_0.001: a rate of 0.001 needs at least 1,000 non-members" in printed
+        assert printed.count("tpr_at_0.01: a rate of 0.01 needs at least 100 non-members; there are 40") == 1
 
     def test_again_computes_nothing_and_markdown_is_two_tables(self, tried: tuple[Store, str]) -> None:
         store = tried[0]

@@ -1,19 +1,35 @@
-"""Fidelity over seeds from stored scores, against loops over the same tables; what is refused, and speed."""
+"""Fidelity over seeds from stored scores, against loops over the same tables; attacks beside each other; speed."""
 
 import json
+import shlex
 import time
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from tier import experiment
+from tier.attacks import ATTACKS
 from tier.config import EXPLAINER_SETTINGS, Data, Defense, Experiment, Tier
 from tier.fidelity import METRICS
+from tier.metrics import report
 from tier.presets import Preset
 from tier.stats import seed_interval
 from tier.store import Store
-from tier.summary import as_markdown, fidelity, fidelity_rows, fidelity_runs
+from tier.summary import (
+    LEAVES,
+    as_markdown,
+    attack_rows,
+    attack_runs,
+    attack_sentence,
+    attacks,
+    battery_rows,
+    battery_runs,
+    fidelity,
+    fidelity_rows,
+    fidelity_runs,
+)
 
 SUFFIX = {"mean": "", "shuffled": "_shuffled", "second_seed": "_second_seed"}
 PRESET = Preset(
@@ -197,3 +213,155 @@ def test_all_explainers_take_seconds(store: Store) -> None:
     made = fidelity(store, PRESET)
     assert time.process_time() - began < 15  # about 2 s; a loop over resamples and statistics takes minutes
     assert [len(views) for views in made.values()] == [8, 8, 8]
+
+
+@lru_cache
+def leaf(gap: float, seed: int = 0, n: int = 200) -> dict:
+    """The report of scores of which members' lie higher by `gap` standard deviations."""
+    rng = np.random.default_rng(seed)
+    return report(rng.normal(gap, 1, n), rng.normal(0, 1, n), threshold=gap / 2)
+
+
+def put_attack(store: Store, defense: str, explainer: str, kind: str, tested: float, target: float) -> dict:
+    e = PRESET.run(defense, 0).set({"explain.name": explainer, "attack.shadow": kind})
+    metrics = {"attack_test": leaf(tested, 1, 40), "target": leaf(target, 2), "alpha": 0.1, "features_kept": 7}
+    store.write("attack", experiment.key("attack", e), {}, {"metrics": metrics})
+    return metrics
+
+
+def put_battery(store: Store, defense: str) -> dict:
+    metrics = {name: leaf(i / 5, i) | {"sign": 1} for i, name in enumerate(ATTACKS) if name != "agp"}
+    parts = {"vulnerable_decile": {"loss": leaf(1.0, 3, 20)}, "canaries": {}}
+    store.write("battery", experiment.key("battery", PRESET.run(defense, 0)), {}, {"metrics": metrics | parts})
+    return metrics
+
+
+class TestAttacks:
+    """What is stored of the attacks from outside, beside each other."""
+
+    def test_who_attacked_from_where_stands_where(self, store: Store) -> None:
+        transfer = put_attack(store, "tier_full", "gradient", "undefended", 0.5, 0.6)
+        adaptive = put_attack(store, "tier_full", "gradient", "same", 0.7, 0.8)
+        battery = put_battery(store, "tier_full")
+        of = attacks(store, PRESET, ["tier_full"], ["gradient"])["tier_full"]
+        entry = of["explainers"]["gradient"]
+        assert entry["transfer"] == transfer["target"] and entry["transfer_attack_test"] == transfer["attack_test"]
+        assert entry["adaptive"] == adaptive["target"] and entry["attack_test"] == adaptive["attack_test"]
+        assert entry["alpha"] == {"transfer": 0.1, "adaptive": 0.1}
+        assert entry["features_kept"] == {"transfer": 7, "adaptive": 7}
+        assert list(of["battery"]) == list(ATTACKS)
+        assert of["battery"]["agp"] == adaptive["target"] | {"sign": 1, "explainer": "gradient"}
+        assert all(of["battery"][name] == battery[name] for name in battery)
+        assert of["vulnerable_decile"].keys() == {"loss"} and of["canaries"] == {} and of["seed"] == 0
+        assert of["refused"] == {"intervals over seeds": "one seed only: the intervals resample images alone"}
+        json.dumps(of, allow_nan=False)
+
+    def test_without_a_defense_both_attackers_are_the_same(self, store: Store) -> None:
+        made = put_attack(store, "none", "gradient", "same", 0.5, 0.6)
+        entry = attacks(store, PRESET, ["none"], ["gradient"])["none"]["explainers"]["gradient"]
+        assert entry["transfer"] == entry["adaptive"] == made["target"]
+
+    def test_the_explainer_of_agp_is_chosen_on_the_shadow(self, store: Store) -> None:
+        put_attack(store, "tier_reg", "gradient", "same", 0.1, 3.0)  # the target would say gradient
+        chosen = put_attack(store, "tier_reg", "gradcam", "same", 2.0, 0.3)
+        put_attack(store, "tier_reg", "lime", "undefended", 5.0, 5.0)  # another attacker's
+        of = attacks(store, PRESET, ["tier_reg"], ["gradient", "gradcam", "lime"])["tier_reg"]
+        assert of["battery"] == {"agp": chosen["target"] | {"sign": 1, "explainer": "gradcam"}}
+        assert attack_sentence(of) is None  # gap is not there
+
+    def test_an_undefined_area_does_not_choose(self, store: Store) -> None:
+        e = PRESET.run("none", 0).set({"explain.name": "gradient", "attack.shadow": "same"})
+        undefined = {"attack_test": report([], [1.0], 0.0), "target": leaf(1.0)}
+        store.write("attack", experiment.key("attack", e), {}, {"metrics": undefined})
+        of = attacks(store, PRESET, ["none"], ["gradient"])["none"]
+        assert of["battery"] == {} and "battery.agp" in of["refused"]
+        json.dumps(of, allow_nan=False)
+
+    def test_what_is_missing_is_named_with_its_command(self, store: Store) -> None:
+        put_attack(store, "tier_reg", "gradient", "undefended", 0.5, 0.6)
+        made = attacks(store, PRESET, seed=0, extra=["--store", "a b"])
+        assert list(made) == ["none", "augmentation", "tier_reg", "tier_full"]
+        assert made["none"]["explainers"] == made["none"]["battery"] == {}
+        refused = made["tier_reg"]["refused"]
+        assert refused.keys() == {
+            "gradient.adaptive", "gradcam", "battery", "battery.agp", "intervals over seeds"
+        }  # fmt: skip
+        what, _, command = refused["gradcam"].partition(": ")
+        asked = ["python", "-m", "tier", "attack", "made", "--seed", "0", "--store", "a b", "--defense", "tier_reg"]
+        assert what == "not in this store" and shlex.split(command) == [
+            *asked,
+            "--explainer",
+            "gradcam",
+            "--no-battery",
+        ]
+        assert shlex.split(refused["battery"].partition(": ")[2]) == asked
+        entry = made["tier_reg"]["explainers"]["gradient"]
+        assert entry["adaptive"] is None is entry["attack_test"] and entry["alpha"]["adaptive"] is None
+        assert attack_rows(made)[1:] == [
+            ["gradient", "tier_reg", name, *(["-"] * 3 if name != "transfer" else attack_rows(made)[2][3:])]
+            for name in LEAVES
+        ]
+
+    def test_settings_and_seed_are_those_asked_for(self, store: Store) -> None:
+        wanted = {"train.epochs": 7, "explain.name": "lime", "attack.shadow": "same"}
+        runs = list(attack_runs(PRESET, ["tier_reg"], ["gradcam"], 4, wanted))
+        assert [run[:3] for run in runs] == [("tier_reg", "gradcam", "transfer"), ("tier_reg", "gradcam", "adaptive")]
+        assert [run[3].attack.shadow for run in runs] == ["undefended", "same"]
+        assert all((e.train.epochs, e.train.seed, e.explain.name) == (7, 4, "gradcam") for *_, e in runs)
+        ((_, e),) = battery_runs(PRESET, ["tier_reg"], 4, wanted)
+        assert e.explain.name == "gradient" and e.train.epochs == 7
+        (of,) = attacks(store, PRESET, ["tier_reg"], ["gradcam"], 4, wanted).values()
+        assert of["seed"] == 4 and "--set=train.epochs=7" in of["refused"]["gradcam"]
+        assert len(list(attack_runs(PRESET))) == 4 * 2 * 2
+
+    @pytest.mark.parametrize(
+        ("asked", "message"),
+        [
+            ({"defenses": ["dpsgd"]}, "has no defense 'dpsgd'"),
+            ({"explainers": ["saliency"]}, "no explainer named 'saliency'; there are gradient"),
+            ({"settings": {"split.role": "shadow"}}, "leave defense.name, train.seed, split.role alone"),
+            ({"settings": {"defense": {"name": "none"}}}, "leave defense.name"),
+            ({"settings": {"train.seed": 5}}, "leave defense.name"),
+        ],
+    )
+    def test_what_would_not_be_in_the_table_is_refused(self, store: Store, asked: dict, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            attacks(store, PRESET, **asked)
+
+    def test_rows_show_intervals_and_counts_and_the_battery_is_ranked(self, store: Store) -> None:
+        for kind, gap in (("undefended", 1.0), ("same", 2.0)):
+            put_attack(store, "augmentation", "gradient", kind, gap, gap)
+        put_battery(store, "augmentation")
+        made = attacks(store, PRESET, ["augmentation"], ["gradient"])
+        of = made["augmentation"]
+        row = next(row for row in attack_rows(made) if row[2] == "transfer")
+        entry = of["explainers"]["gradient"]["transfer"]
+        (low, high), (area_low, area_high) = entry["interval"], entry["auc_interval"]
+        counts = entry["counts_at_0.01"]
+        assert row[3:] == [
+            f"{entry['balanced_accuracy']:.3f} [{low:.3f}, {high:.3f}]",
+            f"{entry['auc']:.3f} [{area_low:.3f}, {area_high:.3f}]",
+            f"{entry['tpr_at_0.01']:.3f} ({counts['true_positives']} of 200; false {counts['false_positives']} of 200)",
+        ]
+        assert attack_rows(made)[1][2] == "attack_test" and attack_rows(made)[1][5] == "-"  # 40 images: refused
+        areas = [float(row[3].split()[0]) for row in battery_rows(made)[1:]]
+        assert len(areas) == len(ATTACKS) and areas == sorted(areas, reverse=True)
+        assert ["augmentation", "agp (gradient)"] in [row[:2] for row in battery_rows(made)]
+        agp, gap = (round(100 * of["battery"][name]["balanced_accuracy"]) for name in ("agp", "gap"))
+        assert attack_sentence(of) == (
+            f"An attacker who sees explanations gets {agp} of 100 right; "
+            f"one who only sees whether the answer is correct gets {gap}."
+        )
+        alone = attacks(store, PRESET, ["augmentation"], ["gradient"], battery=False)["augmentation"]
+        assert alone["battery"].keys() == {"agp"} and alone["refused"]["battery"] == "not asked for"
+
+    def test_all_explainers_and_defenses_take_seconds(self, store: Store) -> None:
+        for defense in PRESET.defenses:
+            for explainer in EXPLAINER_SETTINGS:
+                for kind in ("undefended", "same"):
+                    put_attack(store, defense.name, explainer, kind, 1.0, 1.0)
+            put_battery(store, defense.name)
+        began = time.process_time()
+        made = attacks(store, PRESET, explainers=list(EXPLAINER_SETTINGS))
+        assert time.process_time() - began < 10  # under 1 s: it reads records only
+        assert [len(of["explainers"]) for of in made.values()] == [8] * 4
