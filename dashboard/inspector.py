@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dashboard import components, loaders, state, theme, uploads, words
 from tier import experiment, figures, neighbours, pictures, tables
-from tier.config import Experiment, Inspect
+from tier.config import EXPLAINER_SETTINGS, Experiment, Inspect
 from tier.gallery import Look
 from tier.presets import Preset
 
@@ -51,7 +51,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one model and explainer make of the image; each part is None where it is not stored."""
+    """What one model and explainer make of the image; each part is None where it is not stored.
+
+    `standing`: which share of members and of non-members the audit gives a lower score, empty where there is no score.
+    """
 
     model: str
     one: Experiment
@@ -62,6 +65,7 @@ class Seen:
     means: pd.DataFrame | None
     scores: pd.DataFrame | None
     score: float | None
+    standing: Mapping[str, float]
     predicted: int | None
     confidence: float
 
@@ -206,11 +210,11 @@ def see(model: str, one: Experiment, explainer: str, what: Subject) -> Seen:
     view = loaders.explained(one, explainer).with_(inspect=what.inspect)
     look, layer, told = _look(view, explainer, what)
     scores = loaders.frame("audit", view, "scores.parquet", ["index", "member", "score"])
+    score, standing = _score(view, scores, what.row)
     predicted, confidence = (look.predicted, look.confidence) if look is not None else _prediction(view, what.row)
     return Seen(
         model, view, look, layer, tuple(told.get("probabilities") or ()), _path(view, look, what.row),
-        loaders.frame("trajectory", view, "curves.parquet"), scores, _score(view, scores, what.row), predicted,
-        confidence,
+        loaders.frame("trajectory", view, "curves.parquet"), scores, score, standing, predicted, confidence,
     )  # fmt: skip
 
 
@@ -222,7 +226,7 @@ def _look(view: Experiment, explainer: str, what: Subject) -> tuple[Look | None,
         told = made.metrics
     row = what.row
     gallery = None if row is None else loaders.gallery(view, explainer)
-    cam = explainer in ("gradcam", "gradcampp")
+    cam = "cam_layer" in EXPLAINER_SETTINGS[view.explain.name]
     if gallery is not None and row is not None and row in gallery.frame.index:
         return gallery.look(row), gallery.layer if cam else None, told
     look = None if made is None else made.looks.get(explainer)
@@ -249,13 +253,24 @@ def _path(view: Experiment, look: Look | None, row: int | None) -> pd.DataFrame 
     return None if samples is None or row is None else tables.stored_path(samples, row, levels)
 
 
-def _score(view: Experiment, scores: pd.DataFrame | None, row: int | None) -> float | None:
-    """The cross-fitted audit score of an image of the data set; of an upload, the mean over the fold's classifiers."""
+def _score(view: Experiment, scores: pd.DataFrame | None, row: int | None) -> tuple[float | None, dict[str, float]]:
+    """The audit's score of an image, and which shares of members and of non-members have a lower one.
+
+    An image of the data set has its cross-fitted score; an upload the mean over the folds' classifiers, and so its
+    shares, for each of which one classifier compares its score with its own others.
+    """
     if row is None:
         verdict = loaders.find("verdict", view)
-        return None if verdict is None else float(verdict.metrics["score"])
+        if verdict is None:
+            return None, {}
+        shares = {name: verdict.metrics[f"{name}_below"] for name in ("members", "nonmembers")}
+        standing = {name: float("nan") if share is None else float(share) for name, share in shares.items()}
+        return float(verdict.metrics["score"]), standing
     found = None if scores is None else scores["score"][scores["index"] == row]
-    return None if found is None or not len(found) else float(found.iloc[0])
+    if scores is None or found is None or not len(found):
+        return None, {}
+    score = float(found.iloc[0])
+    return score, tables.standing(scores, score)
 
 
 # ---- what is missing
@@ -509,7 +524,7 @@ def show_belief(preset: Preset, what: Subject, seen: Sequence[Seen]) -> None:
                 continue
             text = "The attack has not scored this image yet."
             if one.score is not None:
-                text = words.belief(one.score, tables.standing(one.scores, one.score))
+                text = words.belief(one.score, one.standing)
             st.markdown(text)
             figure = figures.belief(one.scores, one.score, one.model)
             alt = f"{words.label(one.model)}: audit scores of {len(one.scores)} images. {text}"
@@ -520,7 +535,8 @@ def show_belief(preset: Preset, what: Subject, seen: Sequence[Seen]) -> None:
     made = (
         "each image is scored by a classifier that did not see it"
         if what.number is not None
-        else "the mean of the fold classifiers, none of which has seen the image"
+        else "the mean of the fold classifiers, none of which has seen the image; so are the shares, for which each "
+        "compares its score of the image with those that it gave the images it had not seen"
     )
     st.markdown(
         f":material/lightbulb: The score is the log odds that the image is a member: {made}. Where the two lines lie "
@@ -528,10 +544,8 @@ def show_belief(preset: Preset, what: Subject, seen: Sequence[Seen]) -> None:
         width=theme.TEXT_WIDTH,
     )
     rows = [
-        {"model": one.model, "score": one.score, **({} if one.score is None or one.scores is None else
-         {f"above_{k}": v for k, v in tables.standing(one.scores, one.score).items()})}
-        for one in scored
-    ]  # fmt: skip
+        {"model": one.model, "score": one.score, **{f"above_{k}": v for k, v in one.standing.items()}} for one in scored
+    ]
     settings = components.settings_line(
         preset, scored[0].one, audit=components.audit_text(preset),
         explainer=figures.EXPLAINERS[scored[0].one.explain.name],

@@ -20,11 +20,11 @@ from tier.store import StoreError
 TYPES = ("png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff")
 MOST_MEGABYTES = 5
 MOST_PIXELS = 25_000_000  # 75 MB once decoded, so that a class of thirty fits in memory; a phone's photo has 12 million
-KEPT_DAYS = 7  # what `Store.gc` leaves of the store's messages
 HELP = "Save it as PNG or JPEG with another program and try again."
 PRIVACY = (
-    "The file itself is not kept. The square that the model sees is kept in the store for about "
-    f"{KEPT_DAYS} days, so that the link reopens it; whoever has the link can see it until then."
+    "The file itself is not kept. The square that the model sees is kept in the store, so that the link reopens it: "
+    f"for {uploads.KEPT_DAYS} days whoever has the link can see it. Then the link no longer works, and the engine "
+    "removes the square and all that was made of it when it next cleans up, as it starts or within a day."
 )
 
 
@@ -34,7 +34,7 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Upload:
-    """A kept image: its name (the sha256 of its pixels) and its pixels, (3, S, S) uint8."""
+    """A kept image: its name (the sha256 of its size and pixels) and its pixels, (3, S, S) uint8."""
 
     name: str
     pixels: NDArray[np.uint8]

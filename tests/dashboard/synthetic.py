@@ -227,7 +227,8 @@ def add_inspect(store: Store, one: Experiment, asked: Inspect, score: float | No
     record = {"experiment": view.canonical().changed(), "seconds": 1.0, "fingerprint": view.data.fingerprint}
     store.write("inspect", experiment.key("inspect", view), {"inspect.parquet": table}, record | {"metrics": told})
     if score is not None:
-        verdict = record | {"metrics": {"score": score, "folds": [score] * 5}}
+        shares = {"members_below": 0.25, "nonmembers_below": 0.75}
+        verdict = record | {"metrics": {"score": score, "folds": [score] * 5, **shares}}
         store.write("verdict", experiment.key("verdict", view), {}, verdict)
 
 

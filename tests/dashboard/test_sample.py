@@ -333,6 +333,7 @@ def test_an_uploaded_image_is_judged_and_not_said_to_be_a_member(open_page: Open
     assert "Not in the data set" in said
     assert "Was the model trained" not in said
     assert "score +0.70" in said
+    assert "25 % of the members and of 75 % of the non-members" in said  # as the verdict says, fold by fold
     assert "The file itself is not kept" in said
     assert "nearest training image" in said
     assert len(charts(test)) == 4

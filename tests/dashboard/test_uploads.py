@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -121,5 +122,15 @@ def test_a_kept_image_is_found_by_its_name_only(tmp_path: Path, monkeypatch: pyt
     assert uploads.read("0" * 64, SIZE) is None
     for hostile in ("", "../../etc/passwd", "A" * 64, name[:-1], name + "/", "%00" * 22):
         assert uploads.read(hostile, SIZE) is None
-    loaders.store().put_json(f"uploads/{name}.json", {"height": 32, "width": 32, "pixels": "AAAA"})
+    later = datetime.now(UTC) + timedelta(days=kept.KEPT_DAYS, minutes=1)
+    with monkeypatch.context() as clock:
+        clock.setattr(kept, "_now", lambda: later)
+        assert uploads.read(name, SIZE) is None  # its days are over, whether or not anyone has cleaned up
+    content = loaders.store().get_json(f"uploads/{name}.json")
+    assert isinstance(content, dict)
+    loaders.store().put_json(f"uploads/{name}.json", content | {"pixels": "AAAA"})
     assert uploads.read(name, SIZE) is None
+
+
+def test_the_page_says_for_how_long_an_image_is_kept() -> None:
+    assert f"for {kept.KEPT_DAYS} days whoever has the link" in uploads.PRIVACY
