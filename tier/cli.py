@@ -277,7 +277,7 @@ def store_gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Remove abandoned writes, expired leases and old messages; results stay."""
+    """Remove abandoned writes, expired leases, old messages, and uploads with what was made of them; the rest stays."""
     removed = demo.open_store(store).gc(dry_run=dry_run)
     for garbage in removed:
         out.print(str(garbage))
@@ -298,7 +298,11 @@ def assignments(settings: list[str] | None) -> dict[str, Any]:
     return parsed
 
 
-_OPTIONS = {"train.seed": "--seed", "defense.name": "--defense"}
+_OPTIONS = {
+    "train.seed": "--seed",
+    "defense.name": "--defense",
+    "fidelity.second_seed": "--seed; the control of each run is the preset's next seed",
+}
 _ATTACK_OPTIONS = _OPTIONS | {
     "explain.name": "--explainer",
     "attack.shadow": "the rows transfer and adaptive, which show both",

@@ -93,10 +93,11 @@ def jobs(preset: Preset) -> list[Job]:
 def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterator[str]:
     """Make `target` the demo store of the presets' results in `work`; yields a line for each change.
 
-    Runs of `signs` with the first seed keep their weights, and per-image results for the first explainer; other
-    headline runs the per-image figures that intervals and scores need; grid points keep metrics, events, KL profile and
-    mean curves. Results that `work` does not have (yet) are passed over, and stay if `target` has them; what `target`
-    has already, with the same files, is not written again. Results that no preset asks for are removed.
+    Runs of `signs` with the first seed keep their weights, and per-image results for the first explainer, and so does
+    the undefended run of the second, their control; other headline runs keep the per-image figures that intervals and
+    scores need; grid points keep metrics, events, KL profile and mean curves. Results that `work` does not have (yet)
+    are passed over, and stay if `target` has them; what `target` has already, with the same files, is not written
+    again. Results that no preset asks for are removed.
     """
     wanted: set[tuple[str, str]] = set()
     for preset in map(presets.get, names):

@@ -37,14 +37,19 @@ SOURCES = {
 
 
 def keys() -> dict[str, dict[str, str]]:
-    """For each preset and defense the key of each stage, with the preset's data pinned (or a stand-in fingerprint)."""
+    """For each preset, defense and shipped explainer (the first is not named) the key of each stage.
+
+    The preset's data are pinned, or have a stand-in fingerprint.
+    """
     found = {}
     for preset in presets.PRESETS.values():
         for defense in preset.defenses:
-            e = preset.run(defense)
-            if e.data.fingerprint is None:
-                e = e.set({"data.fingerprint": "0" * 64})
-            found[f"{preset.name} {defense.name}"] = {stage: experiment.key(stage, e) for stage in experiment.STAGES}
+            for explainer in preset.explainers:
+                e = preset.run(defense).set({"explain.name": explainer})
+                if e.data.fingerprint is None:
+                    e = e.set({"data.fingerprint": "0" * 64})
+                run = " ".join([preset.name, defense.name, *({explainer} - {preset.explainers[0]})])
+                found[run] = {stage: experiment.key(stage, e) for stage in experiment.STAGES}
     return found
 
 

@@ -175,6 +175,33 @@ class TestAudit:
         assert set(scores.fold.tolist()) == set(range(config.folds))
 
 
+class TestScoreNew:
+    def test_the_audit_s_own_rows_score_as_they_did_in_their_fold(self) -> None:
+        features, member = toy(60, 45)
+        scores = audit(features, member, QUICK)
+        rows = np.random.default_rng(0).permutation(len(member))[:40]
+        new = Features(
+            features.morf[rows], features.lerf[rows], features.loss[rows], features.predicted[rows], features.classes
+        )
+        made = agp.score_new(features, member, QUICK, new)
+        assert made.shape == (40, QUICK.folds)
+        # one row at a time or many may be added up in another order
+        np.testing.assert_allclose(made[np.arange(40), scores.fold[rows]], scores.crossfit[rows], rtol=1e-9, atol=1e-9)
+        others = (np.arange(40), (scores.fold[rows] + 1) % QUICK.folds)
+        assert np.abs(made[others] - scores.crossfit[rows]).min() > 1e-6  # of classifiers that saw the row
+
+    def test_what_is_asked_about_teaches_nothing(self) -> None:
+        features, member = toy(30, 30)
+        new, _ = toy(5, 5, seed=3)
+        together = agp.score_new(features, member, QUICK, new)
+        far = Features(new.morf - 100.0, new.lerf - 100.0, new.loss + 50.0, new.predicted, 3)
+        for i in range(10):
+            of_one = (np.r_[a[i : i + 1], b] for a, b in ((new.morf, far.morf), (new.lerf, far.lerf)))
+            rest = np.r_[new.loss[i], far.loss], np.r_[new.predicted[i], far.predicted]
+            alone = agp.score_new(features, member, QUICK, Features(*of_one, *rest, 3))[0]
+            np.testing.assert_allclose(alone, together[i], rtol=1e-9, atol=1e-9)
+
+
 class TestFitScore:
     def test_without_a_separating_feature_it_warns_and_uses_loss_and_class(self) -> None:
         rng = np.random.default_rng(0)

@@ -313,6 +313,7 @@ def test_fidelity_as_tables(likened: Store, monkeypatch: pytest.MonkeyPatch) -> 
         (["--defense", "none"], "'none' is what the others are compared with"),
         (["--set", "explain.name=lime"], "use --explainer"),
         (["--set", "train.seed=3"], "use --seed"),
+        (["--set", "fidelity.second_seed=3"], "use --seed"),
     ],
 )
 def test_fidelity_refuses_what_cannot_be(

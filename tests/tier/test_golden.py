@@ -8,15 +8,16 @@ from tests.tier import golden
 from tier import experiment
 
 KNOWN = json.loads(golden.FILE.read_text())
+KEYS, CODE = golden.keys(), golden.code()
 
 
 def test_every_stage_is_listed() -> None:
     assert set(golden.SOURCES) == set(experiment.STAGES)
 
 
-@pytest.mark.parametrize("run", golden.keys())
+@pytest.mark.parametrize("run", KEYS)
 def test_keys_of_presets_are_unchanged(run: str) -> None:
-    assert golden.keys()[run] == KNOWN["keys"].get(run), (
+    assert KEYS[run] == KNOWN["keys"].get(run), (
         f"the keys of {run} changed: its stored results are no longer found. If that is meant, rebuild the demo store "
         "and run python -m tests.tier.golden"
     )
@@ -24,7 +25,7 @@ def test_keys_of_presets_are_unchanged(run: str) -> None:
 
 @pytest.mark.parametrize("stage", golden.SOURCES)
 def test_code_of_stages_is_unchanged(stage: str) -> None:
-    assert golden.code()[stage] == KNOWN["code"].get(stage), (
+    assert CODE[stage] == KNOWN["code"].get(stage), (
         f"the code behind stage '{stage}' changed: raise its version in tier/experiment.py, or confirm that results "
         "are equal; then run python -m tests.tier.golden"
     )
