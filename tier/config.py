@@ -241,6 +241,7 @@ class Trajectory(Config):
     noise: float = Field(0.01, ge=0.0)  # road: standard deviation of what is added, pixels being in [0, 1]
     noise_seed: int = Field(0, ge=0)  # road
     inference: InferenceKind = "fp32"  # forward passes along the paths; what is fastest differs between machines
+    images: int | None = Field(None, ge=2)  # only so many members and non-members, the first of the seeded order
 
     def canonical(self) -> "Trajectory":
         """The same paths with every setting that does not act on the operator at its default."""
@@ -294,6 +295,7 @@ class Attack(Config):
     # weights of the total variation, of which shadow data choose one
     alphas: Annotated[tuple[float, ...], AfterValidator(_weights)] = (0.0, 0.01, 0.1, 1.0)
     trajectory: Trajectory = Trajectory(operator="road")  # its alpha is one of those above
+    tuning: int = Field(300, ge=20)  # shadow members, and as many non-members, on which alpha is chosen
     holdout: float = Field(0.2, gt=0.0, lt=1.0)  # share of the shadow's images that the attack is tested on
     seed: int = Field(0, ge=0)  # of that split
 

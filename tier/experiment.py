@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from tier import checkpoints, gallery, uploads
-from tier.config import EXPLAINER_SETTINGS, Data, Defense, Experiment, Explain, ExplainerName, Split, stage_key
+from tier.config import EXPLAINER_SETTINGS, Attack, Data, Defense, Experiment, Explain, ExplainerName, Split, stage_key
 from tier.context import Cancelled, Context
 from tier.environment import data_root
 from tier.store import Result, Store
@@ -274,6 +275,12 @@ class _Evaluated:
     member: np.ndarray  # (N,) bool
     rows: np.ndarray  # (N,) rows of the data set
 
+    def first(self, count: int | None) -> np.ndarray:
+        """Places of the first `count` members and non-members, or of all."""
+        if count is None:
+            return np.arange(len(self.member))
+        return np.concatenate([np.flatnonzero(self.member)[:count], np.flatnonzero(~self.member)[:count]])
+
 
 def _evaluated(store: Store, e: Experiment, context: Context) -> _Evaluated:
     problem, rows = model_sets(e.data, e.split)
@@ -382,22 +389,23 @@ def _trajectory(store: Store, e: Experiment, context: Context) -> tuple[Files, d
     from tier import runtime, trajectories
 
     of = _evaluated(store, e, context)
+    rows = of.first(e.trajectory.images)
+    member = of.member[rows]
     with runtime.session(e.train.threads):
-        maps = _attributions(store, e, of, context)
-        paths = trajectories.trajectories(
-            of.model, of.images, of.labels, maps, e.trajectory, progress=context.step("following trajectories")
-        )
+        maps = _attributions(store, e, of, context)[rows]
+        step = context.step("following trajectories")
+        paths = trajectories.trajectories(of.model, of.images[rows], of.labels[rows], maps, e.trajectory, progress=step)
         layer = _cam_layer(e, of)
-    samples = {"index": of.rows, "member": of.member}
+    samples = {"index": of.rows[rows], "member": member}
     for order, names in gallery.columns(len(e.trajectory.levels)).items():
         samples |= dict(zip(names, getattr(paths, order).T.astype(np.float32), strict=True))
     files = {
         "samples.parquet": pd.DataFrame(samples),
-        "curves.parquet": trajectories.curves(paths, of.member, e.trajectory.levels),
-        "difference.parquet": trajectories.differences(paths, of.member, e.trajectory.levels),
+        "curves.parquet": trajectories.curves(paths, member, e.trajectory.levels),
+        "difference.parquet": trajectories.differences(paths, member, e.trajectory.levels),
     }
     flat = int(gallery.degenerate(maps).sum())
-    return files, {"degenerate_maps": flat, "cam_layer": layer, "images": len(of.rows)}
+    return files, {"degenerate_maps": flat, "cam_layer": layer, "images": len(rows)}
 
 
 def _divergence(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -442,12 +450,13 @@ def _audit(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
 
 
 def _features(store: Store, e: Experiment, context: Context) -> tuple["agp.Features", pd.DataFrame]:
-    """What the audit sees of the target's images, and their rows of train/samples.parquet."""
+    """What an attacker sees of the images whose paths were followed, and their rows of train/samples.parquet."""
     from tier.attacks import agp
 
     paths = ensure(store, "trajectory", e, context, ["samples.parquet"]).frame("samples.parquet")
     trained = ensure(store, "train", e, context, ["samples.parquet"])
-    table, names = trained.frame("samples.parquet"), gallery.columns(len(e.trajectory.levels))
+    names = gallery.columns(len(e.trajectory.levels))
+    table = trained.frame("samples.parquet").set_index("index", drop=False).loc[paths["index"]].reset_index(drop=True)
     features = agp.Features(
         paths[names["morf"]].to_numpy(np.float64),
         paths[names["lerf"]].to_numpy(np.float64),
@@ -495,7 +504,7 @@ def _gallery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
 
     of = _evaluated(store, e, context)
     paths = ensure(store, "trajectory", e, context, ["samples.parquet"]).frame("samples.parquet")
-    rows = np.concatenate([np.flatnonzero(of.member)[:GALLERY], np.flatnonzero(~of.member)[:GALLERY]])
+    rows = of.first(GALLERY)
     with runtime.session(e.train.threads):
         maps = _attributions(store, e, of, context)[rows]
         frame, _ = _looks(e, of.model, of.images[rows], of.labels[rows], maps)
@@ -680,10 +689,39 @@ def _below(own: pd.DataFrame, scores: np.ndarray) -> dict[str, float]:
 # ---- attacks from outside
 
 
+def _shadow_side(e: Experiment) -> dict[str, Any]:
+    """The attack's settings but for whose shadow it is, which the model itself tells."""
+    return e.attack.model_copy(update={"shadow": Attack().shadow}).changed()
+
+
+def _tuned(e: Experiment) -> dict[str, tuple[str, Experiment]]:
+    """The paths of a few images at every alpha, of which one is chosen."""
+    few = {"images": e.attack.tuning}
+    return {f"alpha {alpha:g}": ("trajectory", _at_alpha(e, alpha, few)) for alpha in e.attack.alphas}
+
+
+def _alpha(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """The weight of the total variation with which a shadow model's images are told apart best (SPEC 5).
+
+    Only the shadow's attack-train part is looked at.
+    """
+    from tier.attacks import agp
+
+    seen = {}
+    for alpha in e.attack.alphas:
+        features, table = _features(store, _at_alpha(e, alpha, {"images": e.attack.tuning}), context)
+        train, _ = _attack_rows(e, table["index"].to_numpy())
+        member = table["member"].to_numpy(bool)[train]
+        seen[alpha] = features.take(train)
+    context.step("choosing alpha")(0.0)
+    chosen, validation = agp.best_features(seen, member, e.audit)
+    return {}, {"alpha": chosen, "validation_auc": {f"{alpha:g}": value for alpha, value in validation.items()}}
+
+
 def _attackers(e: Experiment) -> dict[str, tuple[str, Experiment]]:
-    """What the attack reads of other runs: the trajectories of shadow and target at every alpha."""
+    """What the attack reads of other runs: the choice of alpha, and the paths at whichever is chosen."""
     own = _attacker(e)
-    found = {"shadow": ("train", own)}
+    found = {"shadow": ("train", own), "alpha": ("alpha", own)}
     for alpha in e.attack.alphas:
         found[f"shadow, alpha {alpha:g}"] = ("trajectory", _at_alpha(own, alpha))
         found[f"target, alpha {alpha:g}"] = ("trajectory", _at_alpha(e, alpha))
@@ -694,9 +732,9 @@ def _attacker(e: Experiment) -> Experiment:
     return shadow(e, adaptive=e.attack.shadow == "same")
 
 
-def _at_alpha(e: Experiment, alpha: float) -> Experiment:
+def _at_alpha(e: Experiment, alpha: float, more: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
     """The run with the attack's paths (operator, levels) at one alpha."""
-    return e.with_(trajectory=e.attack.trajectory.model_copy(update={"alpha": alpha}))
+    return e.with_(trajectory=e.attack.trajectory.model_copy(update={"alpha": alpha, **more}))
 
 
 def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -704,25 +742,21 @@ def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
     from tier.attacks import agp
     from tier.metrics import best_threshold, report
 
-    seen = {alpha: _features(store, _at_alpha(_attacker(e), alpha), context) for alpha in e.attack.alphas}
-    known = next(iter(seen.values()))[1]
+    tuned = ensure(store, "alpha", _attacker(e), context).metrics
+    seen, known = _features(store, _at_alpha(_attacker(e), tuned["alpha"]), context)
     member = known["member"].to_numpy(bool)
     train, test = _attack_rows(e, known["index"].to_numpy())
     context.step("learning the attack")(0.0)
-    candidates = {alpha: features.take(train) for alpha, (features, _) in seen.items()}
-    alpha, validation = agp.best_features(candidates, member[train], e.audit)
-    attack = agp.fit(candidates[alpha], member[train], e.audit)
-    guesses = agp.cross_fitted(candidates[alpha], member[train], e.audit)
+    attack = agp.fit(seen.take(train), member[train], e.audit)
+    guesses = agp.cross_fitted(seen.take(train), member[train], e.audit)
     threshold = best_threshold(guesses[member[train]], guesses[~member[train]])
-    own, targets = _features(store, _at_alpha(e, alpha), context)
-    inside = targets["member"].to_numpy(bool)
-    held = seen[alpha][0].take(test)
+    own, targets = _features(store, _at_alpha(e, tuned["alpha"]), context)
+    inside, held = targets["member"].to_numpy(bool), seen.take(test)
     scores = {"attack_test": attack.score(held), "target": attack.score(own)}
     groups = {"attack_test": member[test], "target": inside}
     metrics = {name: report(scores[name][groups[name]], scores[name][~groups[name]], threshold) for name in scores}
     rows = {"attack_test": known.iloc[test], "target": targets}
-    kept = ["index", "member", "label"]
-    tables = [rows[name][kept].assign(set=name, score=scores[name]) for name in scores]
+    tables = [rows[name][["index", "member", "label"]].assign(set=name, score=scores[name]) for name in scores]
     first = np.concatenate([np.flatnonzero(inside)[:GALLERY], np.flatnonzero(~inside)[:GALLERY]])
     reasons = pd.DataFrame(attack.contributions(own.take(first)).astype(np.float32), columns=attack.features)
     files = {
@@ -730,8 +764,10 @@ def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
         "features.parquet": _feature_table(e, attack, attack.importance(held, member[test])),
         "contributions.parquet": reasons.assign(index=targets["index"].to_numpy()[first]),
     }
-    tuned = {f"{alpha:g}": value for alpha, value in validation.items()}
-    return files, metrics | {"alpha": alpha, "validation_auc": tuned, "features_kept": int(attack.kept.sum())}
+    paths = find(store, "trajectory", _at_alpha(e, tuned["alpha"]))
+    told = {name: paths.metrics.get(name) for name in ("cam_layer", "degenerate_maps")} if paths else {}
+    told |= {"operator": e.attack.trajectory.operator, "features_kept": int(attack.kept.sum())}
+    return files, metrics | tuned | told
 
 
 def _attack_rows(e: Experiment, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -741,8 +777,8 @@ def _attack_rows(e: Experiment, rows: np.ndarray) -> tuple[np.ndarray, np.ndarra
     source = dataset(e.data)
     parts = splits.attack_split(_membership(source, e.split), source.labels, e.attack.seed, e.attack.holdout)
     place = {int(row): number for number, row in enumerate(rows)}
-    train, test = (np.array([place[int(row)] for row in part]) for part in (parts.train, parts.test))
-    return train, test
+    there = [[place[row] for row in part.tolist() if row in place] for part in (parts.train, parts.test)]
+    return np.array(there[0], np.int64), np.array(there[1], np.int64)
 
 
 def _feature_table(e: Experiment, attack: "agp.Attack", importance: np.ndarray) -> pd.DataFrame:
@@ -977,6 +1013,13 @@ STAGES: dict[str, Stage] = {
         _while_kept,
     ),
     "verdict": Stage(1, lambda e: {}, ("inspect", "audit"), _verdict, expires=_while_kept),
+    "alpha": Stage(
+        1,
+        lambda e: {"attack": _shadow_side(e), "audit": e.audit.changed(), "explain": e.explain.changed()},
+        ("train",),
+        _alpha,
+        _tuned,
+    ),
     "attack": Stage(
         1,
         lambda e: {"attack": e.attack.changed(), "audit": e.audit.changed(), "explain": e.explain.changed()},

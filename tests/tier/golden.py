@@ -16,7 +16,10 @@ FILE = Path(__file__).with_name("golden.json")
 ROOT = Path(__file__).resolve().parents[2] / "tier"
 INPUT = ("splits.py", "data/*.py", "runtime.py")
 TRAINING = (*INPUT, "training.py", "perturbation.py", "models/*.py", "defenses/*.py", "explainers/base.py")
-EXPLAINING = (*INPUT, "trajectories.py", "perturbation.py", "explainers/*.py", "stats.py", "models/*.py", "gallery.py")
+EXPLAINING = (
+    *INPUT, "trajectories.py", "perturbation.py", "imputation.py", "inference.py", "explainers/*.py", "stats.py",
+    "models/*.py", "gallery.py",
+)  # fmt: skip
 SOURCES = {
     "split": INPUT,
     "warmup": TRAINING,
@@ -28,6 +31,7 @@ SOURCES = {
     "inspect": EXPLAINING,
     "verdict": (*EXPLAINING, "attacks/agp.py"),
     "fidelity": ("fidelity.py", *EXPLAINING),
+    "alpha": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
     "attack": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
     "battery": (*EXPLAINING, "signals.py", "attacks/*.py", "metrics.py"),
     "audit": ("attacks/agp.py", "metrics.py", "stats.py"),
