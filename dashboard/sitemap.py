@@ -19,6 +19,8 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
      "help": "Maps of the undefended and the defended model side by side, with scores beside honest controls."},
     {"file": "sample", "title": "Sample", "icon": ":material/search:",
      "help": "One image under the lens: maps, removal path, the attack's belief, and your guess; also your own image."},
+    {"file": "attack", "title": "Attack", "icon": ":material/gavel:",
+     "help": "An attack from outside on every model: what it finds, whether knowing the defense helps, other attacks."},
     {"file": "train", "title": "Train", "icon": ":material/tune:",
      "help": "Move lambda and beta, train a new model, and compare accuracy and leak with simpler defenses."},
     {"file": "runs", "title": "Runs", "icon": ":material/inventory_2:",

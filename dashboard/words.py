@@ -62,6 +62,46 @@ GLOSSARY: dict[str, str] = {
         have in common has nothing to do with the single image.""",
 }
 
+    "Shadow model": """A model that the attacker trains on data of their own, where they know who is a member, and from
+        which they learn what members look like. The attack is then tried on the target, the model it is meant for.""",
+    "Attack-test": """The fifth of the shadow model's images that the attack did not learn from. How well it does there
+        says how well it was learnt, not yet how much the target leaks.""",
+    "Transfer": """The attack learnt on an undefended shadow model and tried on the target, by an attacker who does not
+        know, or ignores, that the target is defended.""",
+    "Adaptive attacker": """One who knows which defense is used and trains the shadow model with it. A defense that only
+        works against those who do not know of it is none.""",
+    "Transferred and calibrated threshold": """Above the threshold an attack says 'member'. Transferred: chosen on the
+        shadow model and used as it is, as a real attacker must. Calibrated: chosen on one half of the target's images
+        and used on the other, as if the attacker had some with known membership.""",
+    "ROC": """All an attack can do, at every threshold: the share of members found (TPR) against the share of
+        non-members wrongly called members (FPR). On logarithmic axes the left end, where accusations are rarely wrong,
+        can be read.""",
+    "TPR at 1 % FPR": """The share of members found when only one non-member in a hundred may be called a member. An
+        attack that finds few, but is hardly ever wrong about them, does harm that an average hides.""",
+    "TNR at 0.1 % FNR": """The mirror image: the share of non-members cleared when only one member in a thousand may be
+        cleared wrongly.""",
+    "Refused": """A rate of 0.1 % cannot be measured on fewer than 1,000 images: one of them is more than that already.
+        Such a figure is not given, and the reason is.""",
+    "Reference model": """A model trained like the target on a random half of its images. Comparing models that have
+        seen an image with models that have not shows what seeing it does.""",
+    "LiRA": """Likelihood ratio attack: is the target's confidence more like that of reference models that trained on
+        the image, or of those that did not? Offline knows only the latter.""",
+    "RMIA": """Robust membership inference attack: how many other images does this one beat in how much likelier the
+        target finds it than reference models do?""",
+    "Modified entropy": """Is the answer certain and right? An attack from the whole answer, not from the true class's
+        confidence alone.""",
+    "Loss MLP": """The classifier of the explanation attack without its confidence curves: what the attack has more than
+        this is what the explanations give away.""",
+    "Most exposed tenth": """The images on which training changes a model's confidence most, as reference models show,
+        without a look at the target. An average over all images hides how badly these fare.""",
+    "Canary": """An image with a wrong label put among the training images on purpose. A model can only know it by
+        heart, so it shows the worst case.""",
+    "Permutation importance": """What a feature is worth: how many right guesses an attack loses when this feature's
+        values are shuffled among the images.""",
+    "Welch's t test": """Are two groups' means further apart than chance explains? It decides which points of the
+        confidence curves the attack may look at.""",
+    "ROAD": """A way of removing pixels that leaves no visible hole: each is replaced by a mean of its neighbours, with
+        a little noise.""",
 PRESET_HELP = """Data, models and defenses that belong together. Others appear when their data or results are present;
 `python -m tier presets` lists them all."""
 

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import betabinom
 
 from tier import stats
 from tier.config import Experiment
+from tier.metrics import clopper_pearson
+from tier.metrics import roc as all_points
 
 RUN_COLUMNS = (
     "key", "model", "lambda", "beta", "seed", "epochs", "train_accuracy", "test_accuracy", "leak", "low", "high", "by",
@@ -550,3 +553,224 @@ def with_means(path: pd.DataFrame, means: pd.DataFrame | None) -> pd.DataFrame:
         names = {"mean": word, "low": f"{word}_low", "high": f"{word}_high"}
         path = path.merge(part.rename(columns=names), on=["order", "level"], how="left")
     return path
+
+
+# ---- attacks from outside
+
+ATTACK_METRICS: dict[str, str] = {
+    "balanced_accuracy": "Balanced accuracy, threshold transferred",
+    "balanced_accuracy_calibrated": "Balanced accuracy, threshold calibrated",
+    "auc": "AUC",
+    "tpr_at_0.01": "TPR at 1 % FPR",
+    "tpr_at_0.001": "TPR at 0.1 % FPR",
+    "tnr_at_0.001": "TNR at 0.1 % FNR",
+}
+_INTERVALS = {"balanced_accuracy": "interval", "auc": "auc_interval", "tpr_at_0.01": "tpr_interval_at_0.01"}
+_ATTACK_COLUMNS = ("value", "low", "high", "hits", "of", "alarms", "alarms_of", "refused")
+
+
+def attack_figure(leaf: Mapping[str, Any] | None, metric: str) -> dict[str, Any]:
+    """One figure of an attack's report: value, low, high (95 %), and for rates the raw counts behind it.
+
+    `hits` of `of` images are found at `alarms` errors of `alarms_of` (None where the report does not count them).
+    `refused`: why there is no value; a report that is None is `not stored`.
+    """
+    row: dict[str, Any] = dict.fromkeys(_ATTACK_COLUMNS)
+    row |= {"value": np.nan, "low": np.nan, "high": np.nan}
+    if leaf is None:
+        return row | {"refused": "not stored"}
+    if leaf.get(metric) is None:
+        return row | {"refused": str((leaf.get("refused") or {}).get(metric, "not in this report"))}
+    row["value"] = value = float(leaf[metric])
+    if metric.startswith("t"):  # a rate: of members found or of non-members cleared
+        found, erred = ("members", "nonmembers") if metric.startswith("tpr") else ("nonmembers", "members")
+        counts = leaf.get("counts_at_0.01") if metric == "tpr_at_0.01" else None
+        row |= {"of": int(leaf[found]), "hits": round(value * leaf[found]), "alarms_of": int(leaf[erred])}
+        row["alarms"] = None if counts is None else counts["false_positives"]
+        row["low"], row["high"] = clopper_pearson(row["hits"], row["of"])
+    if (bounds := leaf.get(_INTERVALS.get(metric, ""))) is not None:
+        row["low"], row["high"] = map(float, bounds)
+    return row
+
+
+def attacks(leaves: Mapping[tuple[str, str, str], Mapping[str, Any] | None]) -> pd.DataFrame:
+    """Every figure of every report, by (explainer, model, setting): a line each, as `attack_figure` gives them."""
+    rows = [
+        {"explainer": explainer, "model": model, "setting": setting, "metric": metric, **attack_figure(leaf, metric)}
+        for (explainer, model, setting), leaf in leaves.items()
+        for metric in ATTACK_METRICS
+    ]
+    return pd.DataFrame(rows, columns=["explainer", "model", "setting", "metric", *_ATTACK_COLUMNS])
+
+
+def attack_cells(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """`attacks` of one metric for reading: a line per explainer and model, the figure in words for each setting."""
+    rows = frame[frame["metric"] == metric]
+    made = rows[["explainer", "model"]].drop_duplicates()
+    for setting in dict.fromkeys(rows["setting"]):
+        part = rows[rows["setting"] == setting]
+        said = part[["explainer", "model"]].assign(**{setting: [figure_text(row) for row in part.to_dict("records")]})
+        made = made.merge(said, on=["explainer", "model"], how="left")
+    return made.reset_index(drop=True)
+
+
+def figure_text(row: Mapping[Any, Any]) -> str:
+    """`0.783 (0.751 to 0.810)`, for rates with their counts; `refused` or `not stored` where there is no value."""
+    if pd.isna(row["value"]):
+        return "not stored" if row["refused"] == "not stored" else "refused"
+    text = f"{row['value']:.3f}"
+    if not pd.isna(row["low"]):
+        text += f" ({row['low']:.3f} to {row['high']:.3f})"
+    if not pd.isna(row["of"]):
+        text += f", {int(row['hits']):,} of {int(row['of']):,}"
+        text += "" if pd.isna(row["alarms"]) else f" at {int(row['alarms']):,} of {int(row['alarms_of']):,}"
+    return text
+
+
+def verdicts(scores: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Whether an attack is right about each image: index, member, right; images without a score are left out."""
+    known = scores[scores["score"].notna()]
+    member = known["member"].astype(bool)
+    return pd.DataFrame({"index": known["index"], "member": member, "right": (known["score"] > threshold) == member})
+
+
+def gain(first: pd.DataFrame, second: pd.DataFrame, resamples: int = 2000, seed: int = 0) -> dict[str, float]:
+    """By how much the second attack's balanced accuracy is above the first's on the same images, with its interval.
+
+    Both as from `verdicts`. Keys: difference, low, high (95 % bootstrap over images, pairs kept together); NaN when
+    members or non-members have no pair. What is resampled takes three values, so its counts are drawn.
+    """
+    both = first.merge(second, on=["index", "member"], suffixes=("_first", "_second"))
+    change = both["right_second"].astype(int) - both["right_first"].astype(int)
+    rng, means, draws = np.random.default_rng(seed), [], []
+    for member in (True, False):
+        values = change[both["member"] == member]
+        n = len(values)
+        if not n:
+            return dict.fromkeys(("difference", "low", "high"), float("nan"))
+        shares = [float((values == step).mean()) for step in (-1, 0, 1)]
+        drawn = rng.multinomial(n, shares, size=resamples)
+        means.append(float(values.mean()))
+        draws.append((drawn[:, 2] - drawn[:, 0]) / n)
+    low, high = np.quantile((draws[0] + draws[1]) / 2, [0.025, 0.975])
+    return {"difference": sum(means) / 2, "low": float(low), "high": float(high)}
+
+
+ROC_POINTS = 250  # of a curve, evenly spread over the logarithm of the rate
+
+
+def roc(scores: pd.DataFrame) -> pd.DataFrame:
+    """The part of an ROC that log-log axes can show: fpr, tpr, at every false-positive rate that counts resolve.
+
+    At each rate the most members that it allows; rates of 0 have no logarithm and are left out. At most `ROC_POINTS`.
+    """
+    known = scores[scores["score"].notna()]
+    member = known["member"].astype(bool)
+    if member.all() or not member.any():
+        return pd.DataFrame(columns=["fpr", "tpr"])
+    fpr, tpr, _ = all_points(known["score"][member], known["score"][~member])
+    frame = pd.DataFrame({"fpr": fpr, "tpr": tpr}).groupby("fpr", as_index=False).max()
+    frame = frame[(frame["fpr"] > 0) & (frame["tpr"] > 0)].reset_index(drop=True)
+    if len(frame) <= ROC_POINTS:
+        return frame
+    wanted = np.geomspace(frame["fpr"].iloc[0], 1.0, ROC_POINTS)
+    return frame.iloc[np.unique(np.searchsorted(frame["fpr"], wanted * (1 - 1e-9)))].reset_index(drop=True)
+
+
+def roc_null(members: int, nonmembers: int) -> pd.DataFrame:
+    """What an ROC looks like when membership is shuffled: fpr, low, high, 95 % of the true-positive rates at each.
+
+    With k false alarms allowed the threshold is the (k + 1)-th highest of n non-members' scores, a Beta(k + 1, n - k)
+    quantile of the common distribution, so the members above it are beta-binomial.
+    """
+    if members < 1 or nonmembers < 2:
+        return pd.DataFrame(columns=["fpr", "low", "high"])
+    allowed = np.unique(np.geomspace(1, nonmembers - 1, 80).round().astype(int))
+    low, high = (betabinom.ppf(q, members, allowed + 1, nonmembers - allowed) / members for q in (0.025, 0.975))
+    return pd.DataFrame({"fpr": allowed / nonmembers, "low": low, "high": high})
+
+
+def confusion(scores: pd.DataFrame, threshold: float) -> dict[str, Any]:
+    """Counts and rates of an attack at a threshold: members, found, nonmembers, alarms, tpr, fpr, balanced_accuracy.
+
+    Rates are NaN for an empty group; images without a score are left out.
+    """
+    known = scores[scores["score"].notna()]
+    member, said = known["member"].to_numpy(bool), known["score"].to_numpy(float) > threshold
+    made: dict[str, Any] = {
+        "members": int(member.sum()), "found": int((member & said).sum()),
+        "nonmembers": int((~member).sum()), "alarms": int((~member & said).sum()),
+    }  # fmt: skip
+    tpr = made["found"] / made["members"] if made["members"] else float("nan")
+    fpr = made["alarms"] / made["nonmembers"] if made["nonmembers"] else float("nan")
+    return made | {"tpr": tpr, "fpr": fpr, "balanced_accuracy": (tpr + 1 - fpr) / 2}
+
+
+HALF = 50  # members, and as many non-members, that stand for all
+
+
+def hundred(counts: Mapping[str, Any]) -> pd.DataFrame:
+    """`confusion` scaled to 50 members and 50 non-members: member, said (called a member), figures, images.
+
+    Two lines for each group that has images.
+    """
+    rows = []
+    groups = ((True, "found", "members", "tpr"), (False, "alarms", "nonmembers", "fpr"))
+    for member, hits, whole, rate in groups:
+        if not counts[whole]:
+            continue
+        figures = round(HALF * counts[rate])
+        rows.append({"member": member, "said": True, "figures": figures, "images": counts[hits]})
+        rows.append(
+            {"member": member, "said": False, "figures": HALF - figures, "images": counts[whole] - counts[hits]}
+        )
+    return pd.DataFrame(rows, columns=["member", "said", "figures", "images"])
+
+
+def ranked(leaves: Mapping[tuple[str, str], Mapping[str, Any] | None], metric: str) -> pd.DataFrame:
+    """Reports by (attack, model), the attack that reaches furthest on any model first: attack, model, `sign`, figures.
+
+    Reports that are None are left out; refused figures come last.
+    """
+    rows = [
+        {"attack": attack, "model": model, "sign": leaf.get("sign"), **attack_figure(leaf, metric)}
+        for (attack, model), leaf in leaves.items()
+        if leaf is not None
+    ]
+    frame = pd.DataFrame(rows, columns=["attack", "model", "sign", *_ATTACK_COLUMNS])
+    best = frame.groupby("attack")["value"].transform("max")
+    order = best.sort_values(ascending=False, kind="stable", na_position="last").index
+    return frame.loc[order].reset_index(drop=True)
+
+
+def class_leaks(scores: pd.DataFrame, threshold: float | None) -> pd.DataFrame:
+    """How well an attack does in each class, most leaking first: label, value, low, high, members, nonmembers.
+
+    `scores` has label, member, score; `value` is the balanced accuracy at the transferred threshold with its 95 %
+    interval (`gap_interval`, which holds for few images and rates of 0 and 1 too). Classes without members or without
+    non-members are left out, and all of them without a threshold.
+    """
+    rows = []
+    for label, part in scores[scores["score"].notna()].groupby("label"):
+        if threshold is None or part["member"].nunique() < 2:
+            continue
+        counts = confusion(part, threshold)
+        low, high = gap_interval(counts["tpr"], counts["fpr"], counts["members"], counts["nonmembers"])
+        sizes = {name: counts[name] for name in ("members", "nonmembers")}
+        rows.append({"label": label, "value": counts["balanced_accuracy"], "low": low, "high": high, **sizes})
+    frame = pd.DataFrame(rows, columns=["label", "value", "low", "high", "members", "nonmembers"])
+    return frame.sort_values("value", ascending=False, kind="stable", ignore_index=True)
+
+
+def reasons(row: Mapping[Any, Any], table: pd.DataFrame, most: int = 8) -> pd.DataFrame:
+    """What drove one image's attack score: feature, order, level, contribution; the largest in size first.
+
+    `row` is one of `attack/contributions.parquet`, `table` is `attack/features.parquet`; features without any
+    contribution are left out.
+    """
+    made = table[["feature", "order", "level"]].assign(
+        contribution=[float(row[name]) if name in row else np.nan for name in table["feature"]]
+    )
+    made = made[made["contribution"].notna() & (made["contribution"] != 0)]
+    order = made["contribution"].abs().sort_values(ascending=False, kind="stable").index
+    return made.loc[order[:most]].reset_index(drop=True)

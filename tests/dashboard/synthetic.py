@@ -6,8 +6,10 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
 from tier import experiment, figures, gallery
+from tier import metrics as merits
 from tier.config import Experiment, Inspect
 from tier.presets import Preset
 from tier.store import Store
@@ -191,6 +193,7 @@ def fill(store: Store, preset: Preset) -> None:
             one = preset.run(defense, preset.seeds[0]).set({"explain.name": name})
             add(store, one, ("trajectory", "divergence", "audit", "report"))
     add_explanations(store, preset)
+    add_attacks(store, preset)
 
 
 PIXELS = 32  # of a side of the images that maps are made up for
@@ -290,3 +293,110 @@ def add_fidelity(store: Store, one: Experiment) -> None:
             frame[f"{name}{ending}"] = values.astype(np.float32)
     record = {"experiment": one.canonical().changed(), "metrics": {}, "seconds": 1.0}
     store.write("fidelity", experiment.key("fidelity", one), {"scores.parquet": frame}, record)
+
+
+# ---- attacks from outside
+
+PER_CLASS = 5  # members, and as many non-members, of each class that an attack is tried on: enough for a rate of 1 %
+# how far members' attack scores lie above non-members', in standard deviations, from an undefended and a like shadow
+EXPOSED = {"none": (1.2, 1.2), "augmentation": (0.4, 0.5), "tier_reg": (0.6, 1.0), "tier_full": (0.3, 0.7)}
+CONSTANT = 3  # the trajectory feature that is the same for all images, so that the filter drops it
+ATTACKED = np.concatenate([ROWS, ROWS.max() + 1 + np.arange(2 * CLASSES * PER_CLASS - len(ROWS))])
+
+
+def attack_scores(distance: float, seed: Sequence[int]) -> pd.DataFrame:
+    """Scores of the images of a target: index, member, label, score; members first among the images of `ROWS`."""
+    more = np.arange(len(ATTACKED) - len(ROWS)) // CLASSES
+    member = np.concatenate([np.arange(len(ROWS)) < IMAGES, more % 2 == 0])
+    score = np.random.default_rng(seed).normal(0, 1, len(ATTACKED)) + distance * (member - 0.5)
+    return pd.DataFrame({"index": ATTACKED, "member": member, "label": ATTACKED % CLASSES, "score": score})
+
+
+def attack_leaf(scores: pd.DataFrame, threshold: float = 0.0, column: str = "score") -> dict[str, object]:
+    member = scores["member"]
+    return merits.report(scores[column][member], scores[column][~member], threshold)
+
+
+def add_attack(store: Store, one: Experiment) -> None:
+    """Write a made-up attack on one run from the shadow that `attack.shadow` names."""
+    plain = one.canonical()
+    same, place = one.attack.shadow == "same", list(EXPLAINERS).index(one.explain.name)
+    distance = EXPOSED[plain.defense.name][same] * (0.5 + 0.5 * EXPLAINERS[one.explain.name])
+    seed = [one.train.seed, place, same]
+    target = attack_scores(distance, [*seed, len(plain.defense.name)])
+    # what is left of the shadow does not depend on the target
+    shadow = plain.defense.name if same else "none"
+    rest = attack_scores(EXPOSED[shadow][same] * (0.5 + 0.5 * EXPLAINERS[one.explain.name]), [*seed, len(shadow)])
+    rest = rest.assign(index=rest["index"] + 5000).groupby("member").head(IMAGES)
+    levels, generator = len(LEVELS), np.random.default_rng(seed)
+    names = [f"{order}_{i}" for order in ("morf", "lerf") for i in range(levels)] + ["loss", "predicted"]
+    base = np.concatenate([0.75 * np.exp(-4 * LEVELS), 0.75 * np.exp(-2 * LEVELS)])
+    t = distance * 6 * np.exp(-np.tile(LEVELS, 2) * 2) + generator.normal(0, 1, 2 * levels)
+    t[CONSTANT] = np.nan
+    p, blank = 2 * norm.sf(np.abs(t)), [np.nan, np.nan]
+    kept = [*(np.nan_to_num(p, nan=1.0) < 0.05), True, True]
+    weight = np.where(kept, generator.normal(0, 0.4, len(names)), 0.0)
+    features = pd.DataFrame({
+        "feature": names, "order": [*["morf"] * levels, *["lerf"] * levels, None, None],
+        "level": [*LEVELS, *LEVELS, *blank], "kept": kept, "member_mean": [*(base + 0.01 * np.nan_to_num(t)), *blank],
+        "nonmember_mean": [*base, *blank], "t": [*t, *blank], "p": [*p, *blank], "importance": np.abs(weight) / 10,
+    })  # fmt: skip
+    seen = ATTACKED[: len(ROWS)]
+    reasons = pd.DataFrame(
+        (weight * generator.normal(0, 1, (len(seen), len(names)))).astype(np.float32), columns=names
+    ).assign(index=seen)
+    told = {"attack_test": attack_leaf(rest, 0.05), "target": attack_leaf(target, 0.05), "alpha": 0.1,
+            "validation_auc": {"0": 0.6, "0.1": 0.7}, "features_kept": int(sum(kept[:-2]))}  # fmt: skip
+    files = {
+        "scores.parquet": pd.concat([rest.assign(set="attack_test"), target.assign(set="target")], ignore_index=True),
+        "features.parquet": features, "contributions.parquet": reasons,
+    }  # fmt: skip
+    record = {"experiment": plain.changed(), "metrics": told, "seconds": 3.0, "fingerprint": plain.data.fingerprint}
+    store.write("attack", experiment.key("attack", one), files, record)
+
+
+BATTERY = ("gap", "loss", "modified_entropy", "attribution_variance", "attribution_l1", "attribution_l2",
+           "input_gradient_norm", "loss_mlp", "lira_offline", "lira_online", "rmia")  # fmt: skip
+
+
+def add_battery(store: Store, one: Experiment) -> None:
+    """Write a made-up battery: LiRA ahead, the maps at the end, and canaries where the split has some."""
+    plain = one.canonical()
+    distance = EXPOSED[plain.defense.name][1]
+    frame = attack_scores(0, [0]).drop(columns="score")
+    member, label = frame["member"].to_numpy(), frame["label"].to_numpy()
+    exposure = np.random.default_rng(5).normal(0, 1, len(frame))
+    frame = frame.assign(exposure=exposure)
+    told: dict[str, object] = {}
+    decile: dict[str, object] = {}
+    canaries: dict[str, object] = {}
+    classes = []
+    for number, name in enumerate(BATTERY):
+        scores = attack_scores(distance * (0.2 + 0.12 * number), [number, one.train.seed, len(plain.defense.name)])
+        values = np.sign(scores["score"] + 1.0) if name == "gap" else scores["score"] + 0.3 * exposure * (member - 0.5)
+        frame[name] = values
+        sign = -1 if name in ("attribution_l1", "input_gradient_norm") else 1
+        told[name] = attack_leaf(frame, column=name) | {"sign": sign}
+        decile[name] = merits.vulnerable_decile(frame[name], member, exposure, 0.0)
+        if one.split.canaries:
+            few = frame.groupby("member").head(one.split.canaries)
+            canaries[name] = attack_leaf(few.assign(**{name: few[name] + few["member"]}), column=name)
+        for k in np.unique(label):
+            groups = [frame[name][(label == k) & kind] for kind in (member, ~member)]
+            known = {"balanced_accuracy": merits.balanced_accuracy(*groups), "auc": merits.auc(*groups)}
+            known |= {"members": len(groups[0]), "nonmembers": len(groups[1])}
+            classes.append({"attack": name, "label": k, **known})
+    files = {"scores.parquet": frame, "classes.parquet": pd.DataFrame(classes)}
+    told |= {"vulnerable_decile": decile, "canaries": canaries}
+    record = {"experiment": plain.changed(), "metrics": told, "seconds": 3.0, "fingerprint": plain.data.fingerprint}
+    store.write("battery", experiment.key("battery", one), files, record)
+
+
+def add_attacks(store: Store, preset: Preset) -> None:
+    """Both attackers under every explainer, and the battery, on the headline runs of the first seed."""
+    for defense in preset.defenses:
+        run = preset.run(defense, preset.seeds[0])
+        for name in EXPLAINERS:
+            for shadow in ("undefended", "same") if defense.name != "none" else ("undefended",):
+                add_attack(store, run.set({"explain.name": name, "attack.shadow": shadow}))
+        add_battery(store, run)
