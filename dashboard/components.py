@@ -213,11 +213,16 @@ def choose_beside(preset: Preset, at: Strength, usual: Sequence[str] = ("tier_fu
 
 def explainer_text(one: Experiment) -> str:
     """An explainer with the settings that act on it, for a settings line."""
+    label, acting = figures.EXPLAINERS.get(one.explain.name, one.explain.name), explainer_settings(one)
+    return f"{label} ({acting})" if acting else label
+
+
+def explainer_settings(one: Experiment) -> str:
+    """The settings that act on an explainer, but for a class activation map's layer."""
     acting = {name: getattr(one.explain, name) for name in EXPLAINER_SETTINGS[one.explain.name] if name != "cam_layer"}
     parts = [f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
              for name, value in acting.items()]  # fmt: skip
-    label = figures.EXPLAINERS.get(one.explain.name, one.explain.name)
-    return f"{label} ({', '.join(parts)})" if parts else label
+    return ", ".join(parts)
 
 
 def _stops(grid: tuple[float, ...], usual: float) -> list[float]:

@@ -4,12 +4,14 @@ Streamlit drops what a widget cannot take from the address without a word; the f
 a note, which the page shows. What a widget returns is checked once more: its own limits hold in the browser only.
 """
 
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 T = TypeVar("T")
 BIND: Final = "query-params"
@@ -52,13 +54,17 @@ def _named(options: Mapping[T, str] | Sequence[T]) -> dict[T, str]:
     return dict(options) if isinstance(options, Mapping) else {option: str(option) for option in options}
 
 
-def choose(label: str, options: Mapping[T, str] | Sequence[T], *, key: str, default: T, help: str | None = None) -> T:
+def choose(
+    label: str, options: Mapping[T, str] | Sequence[T], *, key: str, default: T, help: str | None = None,
+    disabled: bool = False,
+) -> T:  # fmt: skip
     """One of a few options, all visible."""
     names = _named(options)
     _check(key, label, lambda value: value in names.values(), names[default])
     chosen = st.segmented_control(
-        label, list(names), default=default, format_func=names.__getitem__, key=key, help=help, required=True, bind=BIND
-    )
+        label, list(names), default=default, format_func=names.__getitem__, key=key, help=help, required=True,
+        bind=BIND, disabled=disabled,
+    )  # fmt: skip
     return chosen if chosen in names else default
 
 
@@ -141,12 +147,30 @@ def ready(key: str, value: object) -> None:
         st.session_state[key] = value
 
 
+def peek(key: str, options: Mapping[T, str] | Sequence[T], default: T) -> T:
+    """A choice before its widget is drawn: as the session knows it, else as the address names it, else the default."""
+    names = _named(options)
+    if key in st.session_state:
+        known = st.session_state[key]
+        return known if known in names else default
+    return next((option for option, name in names.items() if name == st.query_params.get(key)), default)
+
+
+def absent(*keys: str) -> None:
+    """Take choices out of the address whose widgets are not drawn: nothing would check or follow them."""
+    for key in keys:
+        if key in st.query_params:
+            with contextlib.suppress(StreamlitAPIException):  # drawn in the run before: Streamlit takes it out itself
+                del st.query_params[key]
+
+
 def slide(
-    label: str, low: float, high: float, *, key: str, default: float, step: float, help: str | None = None
-) -> float:
+    label: str, low: float, high: float, *, key: str, default: float, step: float, help: str | None = None,
+    disabled: bool = False,
+) -> float:  # fmt: skip
     """A number between two limits, on a slider."""
     _check(key, label, lambda value: _between(value, low, high), f"{default:g}")
-    chosen: float = st.slider(label, low, high, default, step, key=key, help=help, bind=BIND)
+    chosen: float = st.slider(label, low, high, default, step, key=key, help=help, bind=BIND, disabled=disabled)
     return min(max(chosen, low), high)
 
 

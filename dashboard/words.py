@@ -52,16 +52,16 @@ GLOSSARY: dict[str, str] = {
     "Null band": """What the difference looks like when membership is assigned at random: inside it, nothing has been
         shown.""",
     "Second seed": """The same training from other random numbers. What differs between two such models is chance, so it
-        is a yardstick for everything else.""",
+        is a yardstick for everything else. A defended model shares the seed of the undefended one beside it, so those
+        two are more alike from the start than two seeds are.""",
     "SSIM": """Structural similarity of two maps, each scaled to 0 to 1: 1 when they are equal, about 0 when their
         patterns have nothing in common.""",
     "MSE": "Mean squared difference of two maps, each scaled to 0 to 1: 0 when they are equal.",
     "Cosine": """The angle between two maps taken as long lists of numbers: 1 when one is a multiple of the other. Maps
-        scaled to 0 to 1 have a large cosine whatever they show, so the cosine of unscaled maps is given too.""",
+        scaled to 0 to 1 hold no negative number, so their cosine is far above 0 whatever they show: about 0.9 for noise
+        that had a sign, about 0.6 for magnitudes of noise. So the cosine of unscaled maps is given too.""",
     "Shuffled pairs": """A defended model's map against the undefended model's map of another image. What such pairs
         have in common has nothing to do with the single image.""",
-}
-
     "Shadow model": """A model that the attacker trains on data of their own, where they know who is a member, and from
         which they learn what members look like. The attack is then tried on the target, the model it is meant for.""",
     "Attack-test": """The fifth of the shadow model's images that the attack did not learn from. How well it does there
@@ -102,6 +102,8 @@ GLOSSARY: dict[str, str] = {
         confidence curves the attack may look at.""",
     "ROAD": """A way of removing pixels that leaves no visible hole: each is replaced by a mean of its neighbours, with
         a little noise.""",
+}
+
 PRESET_HELP = """Data, models and defenses that belong together. Others appear when their data or results are present;
 `python -m tier presets` lists them all."""
 
@@ -208,7 +210,7 @@ def trajectories(gaps: pd.DataFrame) -> dict[str, str]:
 
 
 def trajectory_grid(gaps: pd.DataFrame) -> dict[str, str]:
-    """For each model: under which explainers members and non-members come apart further than chance makes them.
+    """For each model: the gap with nothing removed, and under which explainers removing pixels widens it.
 
     `gaps` as from `tables.gaps`.
     """
@@ -468,16 +470,51 @@ def fidelity(means: pd.DataFrame) -> dict[str, str]:
     return {model: text.strip() for model, text in sentences.items()}
 
 
-def controls(frame: pd.DataFrame, metric: str, model: str) -> str:
-    """What the scores under single images are to be held against: the mean of all pairs and of both controls."""
+SHARED_SEED = """The two models of a pair are trained with one seed: they start from the same weights and see the images
+    in the same order, while two undefended seeds share neither. So being more alike than two seeds is expected and no
+    merit; being less alike means that the defense has changed the explanation more than chance would."""
+
+
+def scaled_cosine(means: pd.DataFrame) -> str:
+    """How large the cosine of scaled maps is without any likeness of the single image, from these very maps.
+
+    `means` as from `tables.fidelity`.
+    """
+    found = means[(means["images"] == "all") & (means["metric"] == "cosine") & (means["pair"] == "shuffled")]
+    known = found["mean"].dropna()
+    if not len(known):
+        return ""
+    return (
+        "Without the controls the figures mean little: scaled maps of different images already have a mean cosine of "
+        f"{' and '.join(dict.fromkeys(f'{value:.2f}' for value in known))} here."
+    )
+
+
+def controls(frame: pd.DataFrame, metric: str, model: str, used: str | None = None) -> str:
+    """What the scores under single images are to be held against: the mean of all pairs and of both controls.
+
+    `used`: the filter through which `frame` has gone. Only images that have the score are counted.
+    """
     means: list[Any] = [frame[f"{metric}{ending}"].mean() for ending in tables.PAIRS.values()]
     own, shuffled, seeds = means
+    of = f" ({used})" if used else ""
     if pd.isna(own):
-        return f"No image has a {score_name(metric)} of {label(model)} and the undefended model."
-    parts = [f"{own:.2f} for {label(model)} and the undefended model"]
-    parts += [f"{shuffled:.2f} for maps of different images"] if pd.notna(shuffled) else []
-    parts += [f"{seeds:.2f} for two undefended seeds"] if pd.notna(seeds) else []
-    return f"Mean {score_name(metric)} over {len(frame):,} images: {', '.join(parts)}."
+        return f"No image{of} has a {score_name(metric)} of {label(model)} and the undefended model."
+    parts = [f"{score_number(metric, own)} for {label(model)} and the undefended model"]
+    parts += [f"{score_number(metric, shuffled)} for maps of different images"] if pd.notna(shuffled) else []
+    parts += [f"{score_number(metric, seeds)} for two undefended seeds"] if pd.notna(seeds) else []
+    count = f"{int(frame[metric].notna().sum()):,}"
+    return f"Mean {score_name(metric)} over all {count} images with this score{of}: {', '.join(parts)}."
+
+
+def score_number(metric: str, value: float) -> str:
+    """A score with as many digits as it needs: 0.41, MSE 0.031; a score that does not exist is undefined."""
+    return "undefined" if math.isnan(value) else f"{value:.{3 if metric == 'mse' else 2}f}"
+
+
+def score_text(metric: str, value: float) -> str:
+    """`SSIM 0.41`."""
+    return f"{score_name(metric)} {score_number(metric, value)}"
 
 
 def score_name(metric: str) -> str:
@@ -517,9 +554,15 @@ def _beside_shuffled(more: list[str], same: list[str], less: list[str]) -> str:
 def _beside_seed(more: list[str], same: list[str], less: list[str]) -> str:
     if less:
         by = _list(less) if more or same else "every score"
-        return f"By {by} they differ more than the maps of two undefended seeds do."
+        return (
+            f"By {by} they differ more than the maps of two undefended seeds do, although the pair shares its seed and "
+            "those do not."
+        )
     if more or same:
-        return "They differ no more than the maps of two undefended seeds do."
+        return (
+            "They differ no more than the maps of two undefended seeds do, which is expected and no merit: the pair "
+            "shares its seed."
+        )
     return ""
 
 

@@ -586,8 +586,9 @@ def fidelity(means: pd.DataFrame) -> go.Figure:
     """How alike the maps of defended and undefended models are, beside both controls: one panel per score.
 
     `means`: model, images (`all`, `correct`), metric, pair (`pair`, `shuffled`, `second_seed`), mean, low, high, n, as
-    `tables.fidelity` gives them. Filled markers: all images; open ones: those that both models get right. Of the second
-    seed, which has nothing to do with the defense, one line is drawn.
+    `tables.fidelity` gives them. Filled markers: all images; open ones: those that both models of a pair get right. The
+    second seed has nothing to do with the defense, so that one line of it is drawn; which of its images a pair gets
+    right does depend on the pair, so that it has an open marker beside a single defended model only.
     """
     models = list(dict.fromkeys(means["model"]))
     lines = [(model, "pair", style(str(model))) for model in models]
@@ -605,6 +606,8 @@ def fidelity(means: pd.DataFrame) -> go.Figure:
         for place, (model, pair, look) in enumerate(lines):
             rows = part[(part["model"] == model) & (part["pair"] == pair)]
             for images, shift in (("all", 0.13), ("correct", -0.2)):
+                if pair == "second_seed" and images == "correct" and len(models) > 1:
+                    continue
                 known = rows[(rows["images"] == images) & rows["mean"].notna()]
                 figure.add_trace(_dot(known, len(lines) - 1 - place + shift, look, images), row=number, col=1)
         better = "smaller" if metric == "mse" else "larger"

@@ -386,7 +386,8 @@ class _Setter:
         room = (self.names - self.dots(0.12)) / self.dpi
         most = max(1, int(self.cell_height / (8.0 * LEADING * self.dpi / 72)))  # lines that the row has height for
         name = wrapped(row.label, room, 8.0, min(4, most), bold=True)
-        detail = wrapped(row.detail, room, 6.0, 5, bold=False) if most > len(name) else []
+        left = int((self.cell_height * 72 / (LEADING * self.dpi) - 8.0 * len(name)) / 6.0)  # lines still free
+        detail = wrapped(row.detail, room, 6.0, min(9, left), bold=False) if left > 0 else []
         tall = (8.0 * len(name) + 6.0 * len(detail)) * LEADING * self.dpi / 72
         self.y = middle - tall / 2
         self.text(row.label, self.margin, room, 8.0, len(name), bold=True)

@@ -1,19 +1,21 @@
 """The page Explanations: what it shows, filters, order, pages, controls, the sheet, and what is missing."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import inspector, loaders, triplets, words
+from dashboard import gallery, inspector, loaders, sheet, triplets, words
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import Open, charts, texts
 from tests.dashboard.engines import FakeEngine
-from tier import experiment, figures, presets, tables
+from tier import experiment, figures, presets, sheets, tables
 from tier.presets import Preset
 from tier.store import Store
 
@@ -51,7 +53,11 @@ def pictures(test: AppTest) -> list[str]:
 
 def rows(test: AppTest) -> list[int]:
     """The data set's rows of the triplets shown."""
-    return [int(alt.split()[1]) for alt in pictures(test) if alt.startswith("Row")]
+    return [int(found[1]) for alt in pictures(test) if (found := re.search(r"row (\d+) of the data set", alt))]
+
+
+NUMBERED = tables.deck(pd.DataFrame({"index": synthetic.ROWS, "member": np.arange(120) < 60}), kept=experiment.GALLERY)
+MEMBERS = set(synthetic.ROWS[: synthetic.IMAGES])
 
 
 @pytest.fixture
@@ -69,7 +75,47 @@ def kept(full_store: Path, preset: Preset) -> dict[str, pd.DataFrame]:
     return {name: one.frame("gallery.parquet").set_index("index") for name, one in found.items() if one is not None}
 
 
+def at(row: int) -> dict[str, str]:
+    """The link to the gallery's page on which an image stands."""
+    number = int(np.flatnonzero(row == NUMBERED)[0]) // gallery.PAGE + 1
+    return {"page_number": str(number)} if number > 1 else {}
+
+
 # ---- triplets
+
+
+def test_images_are_numbered_as_on_the_page_sample_members_and_others_mixed(show: Show, open_page: Open) -> None:
+    """Members first would make a gallery of members of its first pages."""
+    shown = rows(show())
+    assert shown == list(NUMBERED[: gallery.PAGE])
+    members = sum(row in MEMBERS for row in shown)
+    assert 0 < members < gallery.PAGE
+    kinds = ["member" if row in MEMBERS else "non-member" for row in shown]
+    said = texts(show())
+    for number, (row, kind) in enumerate(zip(shown, kinds, strict=True), 1):
+        assert f"**Image {number}**: sign {row % 24}, {kind}" in said
+    assert "in the order of their numbers" in said
+
+
+def test_numbers_agree_with_the_page_sample_where_only_some_maps_are_kept(
+    show: Show, open_page: Open, full_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "GALLERY", 20)
+    test = show()
+    cards = tables.deck(pd.DataFrame({"index": synthetic.ROWS, "member": np.arange(120) < 60}), kept=20)
+    assert rows(test) == list(cards[: gallery.PAGE]) != list(NUMBERED[: gallery.PAGE])
+    sample = whole(open_page("sample", full_store, sample="3", reveal="true"))
+    assert f"Row {cards[2]} of the data set" in texts(sample)
+
+
+def test_the_score_chosen_stands_beside_the_images_own_controls(show: Show, scores: pd.DataFrame) -> None:
+    row = scores.loc[NUMBERED[0]]
+    for label, metric, digits in (("SSIM", "ssim", 2), ("MSE", "mse", 3)):
+        test = show(score=label)
+        lines = next(c for c in test.caption if f"**{label} {row[metric]:.{digits}f}**" in c.value)
+        assert f"other image {row[f'{metric}_shuffled']:.{digits}f}" in lines.value
+        assert f"two seeds {row[f'{metric}_second_seed']:.{digits}f}" in lines.value
+        assert "share neither start weights nor batch order" in lines.help
 
 
 def test_a_triplet_is_the_image_and_each_map_with_scores_and_predictions(
@@ -77,11 +123,11 @@ def test_a_triplet_is_the_image_and_each_map_with_scores_and_predictions(
 ) -> None:
     test = show()
     alts = pictures(test)
-    assert len(alts) == 3 * triplets.PAGE + 1  # and the colour scale
+    assert len(alts) == 3 * gallery.PAGE + 1  # and the colour scale
     assert all(alts)
-    assert rows(test) == list(synthetic.ROWS[: triplets.PAGE])
-    assert sum("Gradient map of Undefended" in alt for alt in alts) == triplets.PAGE
-    first = synthetic.ROWS[0]
+    assert rows(test) == list(NUMBERED[: gallery.PAGE])
+    assert sum("Gradient map of Undefended" in alt for alt in alts) == gallery.PAGE
+    first = NUMBERED[0]
     row = scores.loc[first]
     assert any(f"SSIM {row['ssim']:.2f}" in caption.value for caption in test.caption)
     assert any(f"{kept['none']['confidence'][first]:.2f}" in caption.value for caption in test.caption)
@@ -89,7 +135,7 @@ def test_a_triplet_is_the_image_and_each_map_with_scores_and_predictions(
 
 
 def test_a_map_that_tells_nothing_is_named_and_has_no_scores(show: Show) -> None:
-    test = show()
+    test = show(**at(synthetic.ROWS[5]))
     assert sum("all-zero map" in alt for alt in pictures(test)) == 2
     assert sum("all-zero map" in caption.value for caption in test.caption) == 2
     assert [caption.value for caption in test.caption].count("no scores") == 1
@@ -104,7 +150,7 @@ def test_the_gallery_says_what_scores_are_to_be_held_against(show: Show, scores:
 
 def test_a_third_model_stands_beside_the_others(show: Show) -> None:
     test = show(beside=["TIER Full", "Augmentation"])
-    assert len(pictures(test)) == 4 * triplets.PAGE + 1
+    assert len(pictures(test)) == 4 * gallery.PAGE + 1
     assert "Scores of" in [control.label for control in test.get("button_group")]
 
 
@@ -138,7 +184,63 @@ def test_scale_sign_and_overlay_change_what_is_drawn_and_are_told(show: Show) ->
     assert "sign" not in [control.key for control in show().get("button_group")]  # a magnitude has no sign to drop
 
 
+def test_the_colour_scale_is_described_as_a_sentence(show: Show) -> None:
+    assert "Colour scale: blue speaks against the class, white for neither, red for it" in pictures(
+        show(explainer="SHAP")
+    )
+    assert "Colour scale: dark is 0, bright the largest" in pictures(show())
+
+
 # ---- filters, order, pages
+
+
+def filter_button(test: AppTest) -> Any:
+    return next(block.proto.popover for block in test.get("popover") if block.proto.popover.label.startswith("Filter"))
+
+
+def test_filters_in_use_are_named_on_the_button_and_in_the_sentence(show: Show) -> None:
+    assert filter_button(show()).label == "Filter"
+    linked = show(group="Members", right="All models right", **{"class": "sign 3"})
+    assert filter_button(linked).label == "Filter: class sign 3, members, all models right"
+    assert "pass the filter (class sign 3, members, all models right)" in texts(linked)
+    clicked = show()
+    clicked.get_by_key("group").set_value("members").run()
+    assert filter_button(clicked).label == "Filter: members"
+    assert any("filter: members" in caption.value for caption in clicked.caption)
+    averages = show(view="On average", group="Members")
+    assert any("filter: members" in caption.value for caption in averages.caption)
+
+
+def test_the_means_say_through_which_filter_and_over_how_many_scores(show: Show, scores: pd.DataFrame) -> None:
+    """Correct and wrong act on the triplets only, and an image without a score is in no mean."""
+    assert "Mean SSIM over all 119 images with this score: " in texts(show())
+    test = show(group="Members", right="Some model wrong")
+    said = texts(test)
+    members = scores[scores["member"]]["ssim"]
+    assert f"Mean SSIM over all {members.notna().sum()} images with this score (members): {members.mean():.2f}" in said
+    assert "The filter on predictions does not act on these means." in said
+
+
+def test_the_sheet_switches_off_what_does_not_act_on_it(show: Show) -> None:
+    test = show(view="Seven explainers", opacity="0.5", explainer="LIME", beside=["TIER Full", "Augmentation"])
+    assert filter_button(test).disabled
+    assert test.slider(key="opacity").disabled
+    off = {control.key for control in test.get("button_group") if control.proto.disabled}
+    assert off == {"explainer", "of"}
+    other = show(opacity="0.5", beside=["TIER Full", "Augmentation"])
+    assert not filter_button(other).disabled
+    assert not other.slider(key="opacity").disabled
+    assert not [control.key for control in other.get("button_group") if control.proto.disabled]
+
+
+def test_the_link_to_the_page_sample_carries_scale_and_sign(show: Show) -> None:
+    plain, chosen = show(explainer="SHAP"), show(explainer="SHAP", scale="Shared", sign="Absolute")
+    query = plain.get("page_link")[0].proto.query_string
+    assert "scale" not in query
+    assert "&sign=" not in query
+    query = chosen.get("page_link")[0].proto.query_string
+    assert "scale=Shared" in query
+    assert "sign=Absolute" in query
 
 
 @pytest.mark.parametrize(("group", "member"), [("Members", True), ("Non-members", False)])
@@ -146,13 +248,13 @@ def test_the_group_chosen_is_shown(show: Show, group: str, member: bool) -> None
     test = show(group=group)
     assert f"{synthetic.IMAGES} of the {2 * synthetic.IMAGES} images" in texts(test)
     kind = "a member" if member else "a non-member"
-    assert all(alt.endswith(f", {kind}") for alt in pictures(test) if alt.startswith("Row"))
+    assert all(alt.endswith(f", {kind}") for alt in pictures(test) if "of the data set" in alt)
 
 
 def test_the_class_chosen_is_shown_by_its_name(show: Show) -> None:
     test = show(**{"class": "sign 5"})
     shown = rows(test)
-    assert shown == [row for row in synthetic.ROWS if row % 24 == 5]
+    assert shown == [row for row in NUMBERED if row % 24 == 5]
 
 
 def test_right_and_wrong_are_counted_over_all_models_shown(show: Show, kept: dict[str, pd.DataFrame]) -> None:
@@ -181,22 +283,22 @@ def test_triplets_are_sorted_by_the_score_chosen(show: Show, scores: pd.DataFram
     rising = frame[metric].dropna().sort_values()
     best = rising.index if metric == "mse" else rising.index[::-1]
     label = figures.SCORES[metric]
-    assert rows(show(sort="Most alike", score=label)) == list(best[: triplets.PAGE])
-    assert rows(show(sort="Least alike", score=label)) == list(best[::-1][: triplets.PAGE])
+    assert rows(show(sort="Most alike", score=label)) == list(best[: gallery.PAGE])
+    assert rows(show(sort="Least alike", score=label)) == list(best[::-1][: gallery.PAGE])
     middle = rows(show(sort="Median", score=label))[0]
     assert abs(frame[metric][middle] - frame[metric].median()) == (frame[metric] - frame[metric].median()).abs().min()
 
 
 def test_pages_follow_each_other_and_a_link_reopens_one(show: Show) -> None:
-    assert rows(show(page_number="2")) == list(synthetic.ROWS[triplets.PAGE : 2 * triplets.PAGE])
+    assert rows(show(page_number="2")) == list(NUMBERED[gallery.PAGE : 2 * gallery.PAGE])
     last = show(page_number="10")
-    assert rows(last) == list(synthetic.ROWS[-triplets.PAGE :])
+    assert rows(last) == list(NUMBERED[-gallery.PAGE :])
 
 
 def test_another_filter_begins_at_the_first_page(show: Show) -> None:
     test = show(page_number="3")
     test.get_by_key("group").set_value("nonmembers").run()
-    assert rows(whole(test)) == list(synthetic.ROWS[synthetic.IMAGES :][: triplets.PAGE])
+    assert rows(whole(test)) == [row for row in NUMBERED if row not in MEMBERS][: gallery.PAGE]
     assert not test.warning
 
 
@@ -204,7 +306,7 @@ def test_each_triplet_leads_to_its_image_on_the_page_sample(show: Show) -> None:
     test = show(explainer="LIME")
     queries = [link.proto.query_string for link in test.get("page_link")]
     assert [f"row={row}" in query and "explainer=LIME" in query for row, query in zip(rows(test), queries, strict=True)]
-    assert len(queries) == triplets.PAGE
+    assert len(queries) == gallery.PAGE
 
 
 # ---- averages
@@ -232,10 +334,10 @@ def test_every_chart_owes_takeaway_meaning_settings_and_data(show: Show) -> None
     lines = [caption.value for caption in test.caption if "data: signs" in caption.value]
     assert len(lines) == len(found) == texts(test).count(":material/lightbulb:")
     for line in lines:
-        assert "60 members and 60 non-members" in line
+        assert "59 members and 60 non-members" in line  # one member's map is all zero: no score
         assert "second seed: 1" in line
         assert "class explained: label" in line
-    assert sum("CSV" in button.proto.label for button in test.get("download_button")) == len(found) + 1
+    assert sum("CSV" in button.proto.label for button in test.get("download_button")) == len(found)  # each once
 
 
 def test_the_averages_heed_class_and_group(show: Show, scores: pd.DataFrame) -> None:
@@ -243,6 +345,31 @@ def test_the_averages_heed_class_and_group(show: Show, scores: pd.DataFrame) -> 
     table = show(view="On average", group="Members").dataframe[0].value
     mean = frame[frame["member"]]["ssim"].mean()
     assert table[(table["images"] == "all") & (table["metric"] == "SSIM")]["pair"].iloc[0] == pytest.approx(mean)
+
+
+def test_a_pair_is_said_to_share_its_seed_wherever_the_second_seed_stands(show: Show) -> None:
+    """Being more alike than two seeds is then no merit of the defense."""
+    averages = show(view="On average")
+    said = texts(averages)
+    assert "trained with one seed" in said
+    assert "expected and no merit" in said
+    assert "no more can be asked of a defense" not in said
+    lines = [caption.value for caption in averages.caption if "second seed: 1" in caption.value]
+    assert lines
+    assert all("pair: one training seed for both models" in line for line in lines)
+    assert "pair: one training seed for both models" in texts(show())
+    document = (Path(__file__).parents[2] / "docs" / "explanations.md").read_text()
+    assert "share their training seed, hence start weights and batch order" in document
+
+
+def test_the_scaled_cosine_is_measured_and_not_quoted(show: Show, scores: pd.DataFrame) -> None:
+    """Noise that had a sign scores above 0.9 when scaled, magnitudes 0.64: the shuffled pairs tell what holds here."""
+    for explainer in ("Gradient", "SHAP"):
+        assert "above 0.9" not in texts(show(view="On average", explainer=explainer))
+    said = texts(show(view="On average"))
+    assert f"different images already have a mean cosine of {scores['cosine_shuffled'].mean():.2f} here" in said
+    assert "about 0.6 for magnitudes" in words.GLOSSARY["Cosine"]
+    assert words.scaled_cosine(tables.fidelity({"tier_full": synthetic_scores().head(0)})) == ""
 
 
 @pytest.mark.parametrize("name", ["best", "median", "worst"])
@@ -258,7 +385,7 @@ def test_best_median_and_worst_are_one_click_away(show: Show, preset: Preset, na
 def test_the_jumps_say_how_many_images_they_choose_from(show: Show) -> None:
     said = texts(show(view="On average"))
     assert "among the 119 images whose maps are kept" in said
-    assert "the means are over 120 images" in said
+    assert "the means are over 119 images" in said  # one has no score
 
 
 def means(*rows: tuple[str, float, float]) -> pd.DataFrame:
@@ -277,18 +404,18 @@ def test_a_score_no_better_than_shuffled_pairs_is_called_so() -> None:
     said = words.fidelity(means(("ssim", 0.05, -0.5), ("mse", -0.5, -0.5)))["tier_full"]
     assert said.startswith("By no score are its maps more like the undefended model's than maps of different images")
     assert "by MSE they are even less alike" in said
-    assert "By every score they differ more than the maps of two undefended seeds do." in said
+    assert "By every score they differ more than the maps of two undefended seeds do, although the pair shares" in said
 
 
 def test_a_score_above_the_controls_is_called_so_and_a_mixed_one_as_what_it_is() -> None:
     said = words.fidelity(means(("ssim", 0.2, 0.0), ("cosine", 0.3, 0.2)))["tier_full"]
     assert said.startswith("By every score its maps are more like the undefended model's than maps of different images")
-    assert "They differ no more than the maps of two undefended seeds do." in said
+    assert "They differ no more than the maps of two undefended seeds do, which is expected and no merit" in said
     assert "it and the undefended model 0.40, maps of different images 0.20, two undefended seeds 0.40" in said
     mixed = words.fidelity(means(("ssim", 0.2, -0.2), ("cosine_unscaled", 0.0, 0.0)))["tier_full"]
     assert mixed.startswith("By SSIM its maps are more like")
     assert "by unscaled cosine they are not" in mixed
-    assert "By SSIM they differ more than the maps of two undefended seeds do." in mixed
+    assert "By SSIM they differ more than the maps of two undefended seeds do" in mixed
 
 
 def test_words_for_scores_that_do_not_exist() -> None:
@@ -320,20 +447,49 @@ def test_the_share_better_than_shuffled_pairs_is_counted() -> None:
 def test_the_sheet_shows_seven_explainers_of_the_image_chosen(show: Show) -> None:
     test = show(view="Seven explainers")
     (alt,) = pictures(test)
-    for name in triplets.SEVEN:
+    for name in sheet.SEVEN:
         assert figures.EXPLAINERS[name] in alt
     assert "Input, Undefended, TIER Full" in alt
-    assert f"Row {synthetic.ROWS[0]}: sign 3, member" in alt
+    kind = "member" if NUMBERED[0] in MEMBERS else "non-member"
+    assert f"Image 1: sign {NUMBERED[0] % 24}, {kind}" in alt
     labels = [button.proto.label for button in test.get("download_button")]
     assert labels == ["PNG", "SVG", "PDF"]
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_the_sheet_prints_settings_and_controls_beside_its_scores(
+    several: bool, show: Show, full_store: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds the paper has nothing else to hold the scores against."""
+    made: list[sheets.Sheet] = []
+    of_triplets = sheets.of_triplets
+    monkeypatch.setattr(sheets, "of_triplets", lambda *a, **k: made.append(of_triplets(*a, **k)) or made[-1])
+    models = ["TIER Full", "Augmentation"] if several else ["TIER Full"]
+    show(view="Seven explainers", beside=models)
+    details = {row.label: row.detail for row in made[0].rows}
+    assert details["SmoothGrad"].startswith("samples 25, ")
+    assert "layer blocks.5" in details["Grad-CAM"]
+    for label, name in (("SmoothGrad", "smoothgrad"), ("LIME", "lime")):
+        for model in ("tier_full", "augmentation")[: 1 + several]:
+            found = experiment.find(Store(full_store), "fidelity", preset.fidelity(model, 0, name))
+            assert found is not None
+            frame = found.frame("scores.parquet")
+            means = {
+                e: f"{frame[f'ssim{e}'].mean():.2f} / {frame[f'cosine{e}'].mean():.2f}" for e in tables.PAIRS.values()
+            }
+            assert means["_shuffled"] + (f" ({words.label(model)})" if several else "") in details[label]
+        assert "two seeds " in details[label]
+    assert "maps of other images" in made[0].note
+    assert "explainers as in the preset" not in made[0].note
+    drawn = " ".join(line.text for line in sheets.layout(made[0]).labels)
+    assert "…" not in drawn  # everything fits
+
+
 def test_a_triplet_opens_its_sheet(show: Show) -> None:
     test = show()
-    row = int(synthetic.ROWS[4])
-    test.button(key=f"sheet_{row}").click().run()
+    test.button(key=f"sheet_{NUMBERED[4]}").click().run()
     (alt,) = pictures(whole(test))
-    assert f"Row {row}:" in alt
+    assert "Image 5:" in alt
 
 
 # ---- what is missing
@@ -367,9 +523,9 @@ def test_maps_stand_alone_and_the_page_says_why_where_the_images_are_not(
     monkeypatch.setattr(loaders, "images", lambda preset: None)
     test = show()
     alts = pictures(test)
-    assert len(alts) == 2 * triplets.PAGE + 1
+    assert len(alts) == 2 * gallery.PAGE + 1
     assert any("not on this machine" in info.value for info in test.info)
-    assert not any(alt.startswith("Row") for alt in alts)
+    assert not rows(test)
     (alt,) = pictures(show(view="Seven explainers"))
     assert "Input" not in alt
 
@@ -404,7 +560,7 @@ def test_an_empty_store_says_what_to_run(show: Show, empty_store: Path) -> None:
         {"score": "none"},
         {"explainer": "gradient; rm -rf"},
         {"beside": ["Undefended"]},
-        {"sheet": "Row 999999", "view": "Seven explainers"},
+        {"sheet": "Image 999999", "view": "Seven explainers"},
     ],
 )
 def test_a_hostile_link_falls_back_and_says_so(show: Show, query: dict[str, str | list[str]]) -> None:
@@ -413,6 +569,17 @@ def test_a_hostile_link_falls_back_and_says_so(show: Show, query: dict[str, str 
     assert "does not exist here" in test.warning[0].value
     assert "<" not in test.warning[0].value
     assert pictures(test)
+
+
+def test_choices_that_are_not_drawn_do_not_stay_in_the_address(show: Show) -> None:
+    """Nothing checks them, so a link would carry whatever somebody wrote there."""
+    test = show(sheet="zz", of="zz", sign="zz")
+    assert not {"sheet", "of", "sign"} & set(test.query_params)
+    test = show(view="On average", sort="zz", page_number="7")
+    assert not {"sort", "page_number"} & set(test.query_params)
+    test = show(view="Seven explainers", score="zz", sheet=f"Image 1: sign {NUMBERED[0] % 24}, member")
+    assert "score" not in test.query_params
+    assert "of" in show(of="TIER Full", beside=["TIER Full", "Augmentation"]).query_params
 
 
 def test_names_from_the_data_are_made_harmless(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,6 +389,18 @@ def test_controls_look_like_no_defended_model() -> None:
     assert len(figure.layout.yaxis.ticktext) == 5  # two models, their shuffled pairs, one second seed
 
 
+@pytest.mark.parametrize("order", [("tier_full", "augmentation"), ("augmentation", "tier_full")])
+def test_the_second_seed_depends_on_no_defended_model(order: tuple[str, ...]) -> None:
+    """Which of its images a pair gets right does, so beside several models only the mean over all images is drawn."""
+    means = fidelity_means(order)
+    right = (means["pair"] == "second_seed") & (means["images"] == "correct")
+    means.loc[right, "mean"] += np.where(means.loc[right, "model"] == "augmentation", 0.1, 0.0)
+    drawn = [trace for trace in figures.fidelity(means).data if trace.name == "Second seed"]
+    assert [trace.marker.symbol for trace in drawn] == [figures.style("control").symbol] * 4
+    alone = [trace for trace in figures.fidelity(fidelity_means(order[:1])).data if trace.name == "Second seed"]
+    assert len(alone) == 8  # beside one model the open marker is that pair's
+
+
 def test_scores_of_single_images_share_one_axis_and_name_mean_and_median() -> None:
     frame = pd.DataFrame({"ssim": [0.1, 0.2, 0.6, np.nan], "ssim_second_seed": 0.7, "ssim_shuffled": np.nan})
     figure = figures.scores(frame, "ssim", "tier_full")
