@@ -24,6 +24,7 @@ except Exception as error:  # the page's boundary: say what failed, keep the men
     logging.getLogger(__name__).exception("the page %s could not be drawn", page.title)
     components.failed(error)
 components.forget_requester()
+state.end()
 loaders.warm(components.chosen())
 with notes:
     components.show_notes()

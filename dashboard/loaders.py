@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from tier import data, demo, experiment, presets, tables
+from tier import data, demo, experiment, neighbours, presets, tables
 from tier.config import DefenseName, Experiment, Inspect
 from tier.engine import Client, Job, kind
 from tier.gallery import Look, look
@@ -295,6 +295,23 @@ def _warmed(name: str, root: str | None) -> threading.Thread:
 def warm(preset: Preset) -> None:
     """Read the preset's images in the background, once, so that the first page with images need not wait for them."""
     _warmed(preset.name, os.environ.get(data.ROOT_VARIABLE))
+
+
+@st.cache_data(max_entries=500, show_spinner=False)
+def _nearest(
+    name: str, fingerprint: str | None, pixels: np.ndarray, rows: np.ndarray, but: int | None, _pool: np.ndarray
+) -> neighbours.Neighbour | None:
+    return neighbours.nearest(pixels, _pool, rows, but)
+
+
+def nearest(
+    preset: Preset, pixels: np.ndarray, rows: np.ndarray, but: int | None = None
+) -> neighbours.Neighbour | None:
+    """The image among `rows` of the preset's data that is nearest to `pixels`, or None when there is none."""
+    found = images(preset)
+    if found is None or found.pixels.shape[1:] != pixels.shape:
+        return None
+    return _nearest(preset.name, preset.experiment.data.fingerprint, pixels, rows, but, found.pixels)
 
 
 @dataclass(frozen=True)

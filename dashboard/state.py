@@ -24,6 +24,31 @@ def begin() -> None:
     st.session_state["notes"] = []
 
 
+def end() -> None:
+    """Remember, after a session's first run, the choices that its link made (`_recall`)."""
+    if "linked" not in st.session_state:
+        made = {key: st.query_params.get_all(key) for key in st.query_params if key in st.session_state}
+        st.session_state["linked"] = {key: (st.session_state[key], text) for key, text in made.items()}
+
+
+def _recall(key: str) -> None:
+    """Give a link's choice back to another page that knows it, too.
+
+    Streamlit carries bound choices from page to page, but forgets those of the link that opened the session when the
+    reader's first step leads to another page.
+    """
+    value, text = st.session_state.get("linked", {}).pop(key, (None, None))
+    if text is not None and key not in st.query_params and st.session_state.get(key, value) == value:
+        st.session_state[key] = value
+        put(key, text)
+
+
+def put(key: str, text: str | list[str]) -> None:
+    """Write a choice made by the program into the address, before its widget is drawn for the first time."""
+    with contextlib.suppress(StreamlitAPIException):  # drawn in the run before: Streamlit writes it itself
+        st.query_params[key] = text
+
+
 def note(text: str) -> None:
     """Leave a note for the reader of this page; shown once, at its top."""
     notes = st.session_state.setdefault("notes", [])
@@ -44,6 +69,7 @@ def plain(text: object, limit: int = _SHOWN) -> str:
 
 def _check(key: str, label: str, valid: Callable[[str], bool], instead: str) -> None:
     """Leave a note when the address holds a value for `key` that the widget is going to refuse."""
+    _recall(key)
     for value in st.query_params.get_all(key):
         if not valid(value):
             note(f"The link asks for {label.lower()} '{plain(value)}', which does not exist here; showing {instead}.")
@@ -114,7 +140,7 @@ def number(
 
 def whole(label: str, low: int, high: int, *, key: str, default: int, step: int = 1, help: str | None = None) -> int:
     """A whole number between two limits."""
-    _check(key, label, lambda value: _between(value, low, high), f"{default}")
+    _check(key, label, lambda value: _between(value, low, high) and float(value).is_integer(), f"{default}")
     chosen = st.number_input(label, low, high, default, step, key=key, help=help, bind=BIND)
     return min(max(chosen, low), high)
 
@@ -190,6 +216,16 @@ def requester() -> str:
         named = st.query_params.get("me", "")
         st.session_state["requester"] = named if _REQUESTER.fullmatch(named) else secrets.token_hex(6)
     return str(st.session_state["requester"])
+
+
+def visitor() -> str:
+    """Who asks for what a page needs without a click: this session alone; it never stands in an address.
+
+    So nobody who opens a copied link becomes the same requester, whose leaving would end somebody else's run.
+    """
+    if "visitor" not in st.session_state:
+        st.session_state["visitor"] = secrets.token_hex(6)
+    return str(st.session_state["visitor"])
 
 
 def remember_requester(waiting: bool) -> None:

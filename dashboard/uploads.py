@@ -129,6 +129,12 @@ def read(name: str, size: int) -> Upload | None:
     return Upload(name, pixels) if pixels.shape == (3, size, size) else None
 
 
+def forget() -> None:
+    """Say nothing more of the file taken last."""
+    st.session_state.pop("upload_refused", None)
+    st.session_state.pop("upload_done", None)
+
+
 def _take(size: int) -> None:
     """Accept the file just chosen, keep its pixels, and put their name into the address."""
     st.session_state["upload_refused"] = None

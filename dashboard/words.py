@@ -357,9 +357,9 @@ def frontier(frame: pd.DataFrame) -> str:
     )
 
 
-def _many(count: int, thing: str) -> str:
+def _many(count: int, thing: str, several: str | None = None) -> str:
     """`1 run`, `3 runs`."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+    return f"{count} {thing if count == 1 else several or f'{thing}s'}"
 
 
 def fairness(rivals: pd.DataFrame) -> str:
@@ -627,24 +627,72 @@ def along(model: str, path: pd.DataFrame, means: pd.DataFrame | None, level: flo
 UNDECIDED = 0.05  # a probability so near to a half that it says nothing
 
 
-def belief(score: float, standing: Mapping[str, float]) -> str:
-    """What the audit believes of an image, from its score (log odds of membership), and where the score stands."""
+def decided(score: float) -> bool | None:
+    """Whether the audit calls an image a member, from its score (log odds); None where it cannot decide."""
+    claimed = _claimed(score)
+    return None if math.isnan(claimed) or abs(claimed - 0.5) < UNDECIDED else claimed > 0.5
+
+
+def _claimed(score: float) -> float:
+    """The probability of a member that a score (log odds) stands for."""
+    return 1 / (1 + math.exp(-min(max(score, -500.0), 500.0)))
+
+
+def belief(score: float, standing: Mapping[str, float], like: tuple[int, int] | None = None) -> str:
+    """What the audit believes of an image, from its score (log odds of membership), and where the score stands.
+
+    What the audit claims is no chance: `like` tells how many are members among the images scored most like this one.
+    """
     if not math.isfinite(score):
         return "The attack has no score for this image."
-    chance = 1 / (1 + math.exp(-min(max(score, -500.0), 500.0)))
-    if abs(chance - 0.5) < UNDECIDED:
-        view = f"The attack cannot decide (chance of a member: {percent(chance)}; score {score:+.2f})."
-    elif chance > 0.5:
-        view = f"The attack believes: **member** (chance {_chance(chance)}; score {score:+.2f})."
+    claimed, member = _claimed(score), decided(score)
+    if member is None:
+        view = f"The attack cannot decide (it says {percent(claimed)} for a member; score {score:+.2f})."
+    elif member:
+        view = f"The attack believes: **member** (it says {_chance(claimed)}; score {score:+.2f})."
     else:
-        view = f"The attack believes: **not a member** (chance {_chance(1 - chance)}; score {score:+.2f})."
-    known = {name: standing[key] for name, key in (("members", "members"), ("non-members", "nonmembers"))}
+        view = f"The attack believes: **not a member** (it says {_chance(1 - claimed)}; score {score:+.2f})."
+    if like is not None:
+        members, images = like
+        view += f" Of the {images} images scored most like it, {members} are members ({percent(members / images)})."
+    known = {name: standing.get(key, math.nan) for name, key in (("members", "members"), ("non-members", "nonmembers"))}
     shares = [f"{percent(share)} of the {name}" for name, share in known.items() if not math.isnan(share)]
     return f"{view} The score is higher than that of {' and of '.join(shares)}." if shares else view
 
 
 def _chance(share: float) -> str:
     return percent(share) if share < 0.995 else "over 99 %"
+
+
+TWINS: dict[str | None, str] = {
+    "training": "**A training image has exactly these pixels**: the models shown were trained on this picture.",
+    "other": "**An image of the data set has exactly these pixels**, but none that the models shown were trained on.",
+    "none": "**Not in the data set**: no image there has exactly these pixels, so no model was trained on this file.",
+    None: "**Brought by you**: the images of the data set are not on this machine, so nobody can tell whether it is "
+    "one of them.",
+}
+
+
+def dash(told: bool | None, numbered: bool) -> str:
+    """How the line of one image is drawn, and why; `told`: its membership where the reader knows it."""
+    if not numbered:
+        return "dotted, since it is neither"
+    if told is None:
+        return "dotted until its membership is told"
+    return "solid, since it is a member" if told else "dashed, since it is no member"
+
+
+def scored_by(numbered: bool, twin: str | None) -> str:
+    """Who scores an image in the audit: one of the data set (`numbered`), or an upload and what `TWINS` says of it."""
+    if numbered:
+        return "each image is scored by a classifier that did not see it"
+    seen = "none of which has seen the image"
+    if twin in ("training", "other"):
+        seen = "which may have seen the image, since its pixels are in the data set"
+    return (
+        f"the mean of the fold classifiers, {seen}; so are the shares, for which each compares its score of the image "
+        "with those that it gave the images it had not seen"
+    )
 
 
 def nearest(distance: float, name: str, same_class: bool | None, same_group: bool, member: bool | None) -> str:
@@ -657,12 +705,22 @@ def nearest(distance: float, name: str, same_class: bool | None, same_group: boo
     return f"{which} is **{name}**{kind}; distance {distance:.3f} (root mean square; 0: the same pixels).{group}"
 
 
-def contest(right: int, guessed: int, attacks: Mapping[str, tuple[int, int]]) -> str:
-    """The running score of reader and attack; `attacks`: by model, right and scored of the images guessed."""
+def contest(right: int, guessed: int, attacks: Mapping[str, tuple[float, int]]) -> str:
+    """The running score of reader and attack; `attacks`: by model, points and images scored of those guessed."""
     if not guessed:
         return "No image guessed yet."
     text = f"You: {right} of {guessed} right. A coin would expect {guessed / 2:g}."
-    for model, (hits, scored) in attacks.items():
+    for model, (points, scored) in attacks.items():
         if scored:
-            text += f" The attack on {label(model)}: {hits} of {scored}."
+            text += f" The attack on {label(model)}: {points:g} of {scored}."
     return text
+
+
+def contest_rules(explainer: str, left_out: int) -> str:
+    """Which images count in the running score, and how; `left_out`: guesses that do not count."""
+    text = (
+        "Counted are the images guessed before their membership was revealed, unless Hardest led to them: it picks "
+        f"those on which the attack is least sure. The attack is the audit from {explainer} curves; where it cannot "
+        "decide it is half right. The score lasts until you close or reload this page."
+    )
+    return text if not left_out else f"{text} Not counted so far: {_many(left_out, 'guess', 'guesses')}."

@@ -495,15 +495,18 @@ def guess(
 
 
 ORDER_TEXTS = {"morf": "MoRF: most important pixels first", "lerf": "LeRF: least important pixels first"}
+ORDER_SHORT = {"morf": "Confidence, MoRF", "lerf": "Confidence, LeRF"}
 
 
 def image_curves(
-    path: pd.DataFrame, means: pd.DataFrame | None, model: str, level: float, member: bool | None = None
-) -> go.Figure:
+    path: pd.DataFrame, means: pd.DataFrame | None, model: str, level: float, member: bool | None = None,
+    narrow: bool = False,
+) -> go.Figure:  # fmt: skip
     """One image's confidence along both removal orders over the means of members and non-members, with a cursor.
 
     `path`: order, level, confidence; `means`: order, level, member, mean, low, high; `level`: where the cursor stands.
-    The image's line is dotted while its membership (`member`) is not told.
+    The image's line is dotted while its membership (`member`) is not told. `narrow`: for a third of the page, with a
+    key below the headings instead of labels beside the lines.
     """
     height, gap, look = 500, 0.26, style(model)
     orders = [order for order in ORDER_TEXTS if order in set(path["order"])]
@@ -524,23 +527,39 @@ def image_curves(
         ends.append(
             _End(own["level"].iloc[-1], own["confidence"].iloc[-1], "<b>this image</b>", look, member is not False)
         )
-        _label_ends(figure, panel, ends)
-        _heading(figure, ORDER_TEXTS[order], "confidence in the class; line: the pixels removed above", row)
-        figure.update_yaxes(range=[panel.low, panel.high], title="confidence", row=row, col=1)
+        if narrow:
+            _heading(figure, ORDER_SHORT[order], _key(look, means is not None), row)
+        else:
+            _label_ends(figure, panel, ends)
+            _heading(figure, ORDER_TEXTS[order], "confidence in the class; line: the pixels removed above", row)
+        figure.update_yaxes(range=[panel.low, panel.high], title=None if narrow else "confidence", row=row, col=1)
         figure.add_vline(x=level, line={"color": GREY, "width": 2}, row=row, col=1)
     figure.update_xaxes(tickformat=".0%", range=_levels_range(path["level"]))
     figure.update_xaxes(title="pixels removed", row=len(orders), col=1)
-    return _finish(figure, height, 130)
+    return _narrow(_finish(figure, height, 130)) if narrow else _finish(figure, height, 130)
+
+
+def _key(look: Style, groups: bool) -> str:
+    """What the lines are, where there is no room for labels beside them."""
+    colour = f'<span style="color:{look.colour}">'
+    means = f"{colour}─</span> members {colour}╌</span> others" if groups else ""
+    return f"{colour}<b>━</b></span> this image {means}".strip()
+
+
+def _narrow(figure: go.Figure) -> go.Figure:
+    """A figure for a third of the page: little room at its sides, and few ticks, so that they stay upright."""
+    return figure.update_layout(margin={"l": 48, "r": 12}).update_xaxes(nticks=5, tickangle=0)
 
 
 BINS = 30  # of an audit score's distribution
 SHOWN = (0.01, 0.99)  # quantiles between which scores are drawn; those beyond are counted in the outermost bins
 
 
-def belief(scores: pd.DataFrame, score: float | None, model: str) -> go.Figure:
+def belief(scores: pd.DataFrame, score: float | None, model: str, narrow: bool = False) -> go.Figure:
     """How the audit's scores spread over members and non-members, and where one image stands among them.
 
-    `scores`: member, score (log odds of membership); `score`: the image's own, None where it is not known.
+    `scores`: member, score (log odds of membership); `score`: the image's own, None where it is not known; `narrow`:
+    for a third of the page, with a key below the heading instead of labels beside the lines.
     """
     height, look = 300, style(model)
     figure = make_subplots(rows=1, cols=1)
@@ -567,12 +586,17 @@ def belief(scores: pd.DataFrame, score: float | None, model: str) -> go.Figure:
                 showlegend=False,
             )
         )  # fmt: skip
-    _label_ends(figure, panel, ends)
-    _heading(figure, "Audit score of all images", "share of each group; marked: this image; dotted: undecided", 1)
-    figure.update_yaxes(range=[panel.low, panel.high], title="share", tickformat=".0%")
+    if narrow:
+        _heading(figure, "Audit scores", _key(look, True), 1)
+    else:
+        _label_ends(figure, panel, ends)
+        _heading(figure, "Audit score of all images", "share of each group; marked: this image; dotted: undecided", 1)
+    figure.update_yaxes(range=[panel.low, panel.high], title=None if narrow else "share", tickformat=".0%")
     pad = 0.03 * (high - low)
-    figure.update_xaxes(range=[low - pad, high + pad], title="score: left non-member, right member")
-    return _finish(figure, height, 130).update_layout(hovermode="closest")
+    title = "score: right member" if narrow else "score: left non-member, right member"
+    figure.update_xaxes(range=[low - pad, high + pad], title=title)
+    _finish(figure, height, 130).update_layout(hovermode="closest")
+    return _narrow(figure) if narrow else figure
 
 
 # ---- fidelity

@@ -42,3 +42,14 @@ def nearest(
     squares = np.concatenate(parts)
     best = int(squares.argmin())
     return Neighbour(int(pool[best]), float(np.sqrt(squares[best] / image.size) / 255))
+
+
+def same(image: NDArray[np.uint8], images: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The rows of `images` `(N, C, H, W)` with exactly the pixels of `image` `(C, H, W)`, in order.
+
+    Raises ValueError when the shapes differ. The first line of pixels sorts nearly all of them out.
+    """
+    if image.shape != images.shape[1:]:
+        raise ValueError(f"an image of shape {image.shape} cannot be compared with images of {images.shape[1:]}")
+    rows = np.flatnonzero((images[:, :, 0] == image[:, 0]).all((1, 2)))
+    return rows[[bool((images[row] == image).all()) for row in rows]] if len(rows) else rows

@@ -242,3 +242,20 @@ def strip(
     return row(
         [outlined(picture, colour if place == current else None, 3) for place, picture in enumerate(pictures)], gap
     )
+
+
+def folded(picture: Picture, cells: int, lines: int, gap: int = 2) -> Picture:
+    """A row of `cells` equal pictures with `gap` pixels between them, as `strip` makes it, in several lines.
+
+    The last line is filled up with transparent pixels. Raises ValueError when the row has another width.
+    """
+    width, rest = divmod(picture.shape[1] + gap, cells)
+    if rest or lines < 1:
+        raise ValueError(f"{picture.shape[1]} pixels are no row of {cells} pictures, or {lines} no number of lines")
+    across, height = -(-cells // lines), picture.shape[0]
+    made = np.zeros((lines * (height + gap) - gap, across * width - gap, 4), np.uint8)
+    whole = with_opacity(picture)
+    for line in range(lines):
+        part = whole[:, line * across * width : (line + 1) * across * width - gap]
+        made[line * (height + gap) : line * (height + gap) + height, : part.shape[1]] = part
+    return made

@@ -519,6 +519,22 @@ def standing(scores: pd.DataFrame, score: float) -> dict[str, float]:
     return shares
 
 
+def alike(scores: pd.DataFrame, score: float, row: int | None = None, most: int = 200) -> tuple[int, int] | None:
+    """How many are members among the images scored most like one, and how many images these are.
+
+    The nearest `most` finite scores, at the most a fifth of all, so that they stay near; the image's own `row` is left
+    out, since its membership may be hidden. Equal distances in the order of the rows. None for a score that is not
+    finite or with fewer than 20 such images: a share of so few says nothing.
+    """
+    known = scores[np.isfinite(scores["score"]) & (scores["index"] != (-1 if row is None else row))]
+    count = min(most, len(known) // 5)
+    if not np.isfinite(score) or count < 20:
+        return None
+    distance = (known["score"] - score).abs()
+    near = known.assign(distance=distance).sort_values(["distance", "index"]).head(count)
+    return int(near["member"].astype(bool).sum()), count
+
+
 def image_path(paths: Mapping[str, Iterable[float]], levels: Iterable[float]) -> pd.DataFrame:
     """One image's confidence along both removal orders, from log confidences: order, level, confidence."""
     places = list(levels)

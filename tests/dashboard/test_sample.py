@@ -3,18 +3,17 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import inspector, loaders
+from dashboard import loaders, seen
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import Open, charts, texts
 from tests.dashboard.engines import FakeEngine
-from tier import experiment, presets, tables, uploads
+from tier import experiment, neighbours, presets, tables, uploads
 from tier.config import Inspect
 from tier.presets import Preset
 from tier.store import Store
@@ -178,13 +177,13 @@ def test_the_nearest_training_image_is_a_member_and_not_the_image_itself(
     open_page: Open, sample_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[set[int], int | None]] = []
-    plain = inspector.neighbours.nearest
+    plain = neighbours.nearest
 
     def spy(image: np.ndarray, pool: np.ndarray, rows: np.ndarray, but: int | None = None) -> object:
         asked.append((set(rows.tolist()), but))
         return plain(image, pool, rows, but)
 
-    monkeypatch.setattr(inspector, "neighbours", SimpleNamespace(nearest=spy))
+    monkeypatch.setattr(neighbours, "nearest", spy)
     open_page("sample", sample_store, sample="2")
     assert asked[-1] == (set(ROWS[: synthetic.IMAGES].tolist()), int(CARDS[1]))
 
