@@ -140,7 +140,9 @@ def number(
 
 def whole(label: str, low: int, high: int, *, key: str, default: int, step: int = 1, help: str | None = None) -> int:
     """A whole number between two limits."""
-    _check(key, label, lambda value: _between(value, low, high) and float(value).is_integer(), f"{default}")
+    asked = st.query_params.get(key, "")
+    instead = int(float(asked)) if _between(asked, low, high) else default  # Streamlit cuts a fraction off
+    _check(key, label, lambda value: _between(value, low, high) and float(value).is_integer(), f"{instead}")
     chosen = st.number_input(label, low, high, default, step, key=key, help=help, bind=BIND)
     return min(max(chosen, low), high)
 

@@ -1,6 +1,7 @@
 """Foreign text is made harmless before it is shown."""
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from dashboard import state
 
@@ -16,3 +17,38 @@ def test_markup_does_not_survive(text: str) -> None:
 def test_long_text_is_cut() -> None:
     assert len(state.plain("a" * 500)) == 40
     assert state.plain("lambda 3, beta 0.1 (50 %)") == "lambda 3, beta 0.1 (50 %)"
+
+
+def _number() -> None:
+    from dashboard import state
+
+    state.begin()
+    state.whole("Image", 1, 9, key="image", default=2)
+
+
+@pytest.mark.parametrize(
+    "value, noted, shown", [("3.5", True, 3), ("10", True, 2), ("nan", True, 2), ("x", True, 2), ("3", False, 3)]
+)
+def test_a_number_that_is_not_whole_is_noted_with_what_is_shown(value: str, noted: bool, shown: int) -> None:
+    test = AppTest.from_function(_number)
+    test.query_params["image"] = value
+    test.run()
+    notes = test.session_state["notes"]
+    assert [note.endswith(f"showing {shown}.") for note in notes] == [True] * noted
+    assert test.number_input(key="image").value == shown
+
+
+def test_a_visitor_is_nobody_that_a_link_names() -> None:
+    def page() -> None:
+        import streamlit as st
+
+        from dashboard import state
+
+        st.session_state["ids"] = [state.requester(), state.visitor(), state.visitor()]
+
+    test = AppTest.from_function(page)
+    test.query_params["me"] = "a" * 12
+    test.run()
+    requester, visitor, again = test.session_state["ids"]
+    assert requester == "a" * 12 != visitor == again
+    assert test.query_params.get("me") in ("a" * 12, ["a" * 12])

@@ -1,5 +1,7 @@
 """Figures say what DESIGN's "Look" promises: colour is the model, dash is membership, labels never touch."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -147,6 +149,12 @@ def test_the_grid_brackets_what_chance_could_make() -> None:
     assert "(+0.10)" not in below[0]
     assert "(+0.10)" in below[1]
     assert "(+0.11)" in below[1]
+    frame, gaps = grid(("gradient",))
+    figure = figures.trajectory_grid(frame, gaps.assign(growth=[-0.001, -0.2], grown=False), "morf")
+    (text,) = [a.text.split("<br>")[1] for a in figure.layout.annotations if "domain" in str(a.xref)]
+    assert "(+0.00)" in text
+    assert "(-0.20)" in text
+    figure = figures.trajectory_grid(*grid(("gradient", "lime")), "morf")
     assert "none beyond chance" in " ".join(str(a.text) for a in figure.layout.annotations)
 
 
@@ -328,6 +336,22 @@ def test_curves_of_an_image_do_without_means() -> None:
     assert [trace.name for trace in lines(figure)] == ["this image"] * 2
 
 
+def test_a_third_of_the_page_is_left_to_the_curves() -> None:
+    figure = figures.image_curves(image_path(), image_means(), "none", 0.5, narrow=True)
+    scores = pd.DataFrame({"member": [True, False] * 20, "score": np.linspace(-3, 3, 40)})
+    for made in (figure, figures.belief(scores, 0.5, "none", narrow=True)):
+        assert made.layout.margin.l + made.layout.margin.r <= 64
+        assert not [note for note in made.layout.annotations if note.showarrow]  # no labels beside the lines
+        heading = made.layout.annotations[-1].text
+        longest = max(re.sub("<[^>]*>", "", line) for line in heading.split("<br>"))
+        assert len(longest) <= 36
+        assert "members" in heading and "this image" in heading  # a key takes their place
+        assert made.layout.xaxis.tickangle == 0
+    assert (
+        "members" not in figures.image_curves(image_path(), None, "none", 0.5, narrow=True).layout.annotations[0].text
+    )
+
+
 def test_the_beliefs_figure_counts_every_image_and_marks_one() -> None:
     generator = np.random.default_rng(0)
     scores = pd.DataFrame({"member": [True] * 300 + [False] * 100, "score": generator.normal(0, 2, 400)})
@@ -410,3 +434,115 @@ def test_scores_of_single_images_share_one_axis_and_name_mean_and_median() -> No
     assert "3 images: mean 0.300 ━, median 0.200 ┈" in text
     assert "no image has this score" in text
     assert figure.layout.xaxis3.range[0] < 0.1 < 0.7 < figure.layout.xaxis3.range[1]
+
+
+# ---- attacks from outside
+
+
+def roc_curves() -> pd.DataFrame:
+    fpr = np.geomspace(0.001, 1, 40)
+    lines = (("none", "transfer", 0.3), ("tier_full", "transfer", 0.8), ("tier_full", "adaptive", 0.6))
+    parts = [
+        pd.DataFrame({"fpr": fpr, "tpr": fpr**power}).assign(model=model, setting=setting)
+        for model, setting, power in lines
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def roc_null() -> pd.DataFrame:
+    return pd.DataFrame({"fpr": [0.001, 0.1, 1.0], "low": [0.0, 0.08, 1.0], "high": [0.004, 0.12, 1.0]})
+
+
+def test_the_roc_is_log_log_with_the_strict_line_and_the_diagonal() -> None:
+    figure = figures.roc(roc_curves(), roc_null())
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
+    assert [0.001, 0.001] in [list(trace.x) for trace in figure.data if trace.x is not None and len(trace.x) == 2]
+    diagonals = [trace for trace in figure.data if len(trace.x) == 2 and list(trace.x) == list(trace.y)]
+    assert [trace.line.dash for trace in diagonals] == ["dot"]
+    curves = {(trace.name, trace.mode): trace for trace in figure.data if trace.name}
+    adaptive = curves["TIER Full, adaptive", "lines"]
+    assert adaptive.line.dash == "dash" and adaptive.line.color == figures.style("tier_full").colour
+    assert curves["TIER Full, transfer", "lines"].line.dash == "solid"
+    assert list(curves["Undefended, transfer", "markers"].x) == [0.001, 0.01]
+
+
+def test_the_roc_marks_only_rates_that_it_resolves() -> None:
+    curves = roc_curves()
+    figure = figures.roc(curves[curves["fpr"] > 0.005], roc_null())
+    marks = [trace for trace in figure.data if trace.mode == "markers"]
+    assert all(list(trace.x) == [0.01] for trace in marks)
+    assert 10 ** figure.layout.xaxis.range[0] < 0.001  # the line stays in view
+
+
+def dots(values: list[float]) -> pd.DataFrame:
+    return pd.DataFrame({
+        "name": ["a", "b", "b"], "model": ["none", "none", "tier_full"], "open": [False, False, True], "value": values,
+        "low": np.array(values) - 0.05, "high": np.array(values) + 0.05, "text": ["x", "y", "z"],
+    })  # fmt: skip
+
+
+def test_attack_dots_stand_level_with_their_name_the_first_at_the_top() -> None:
+    figure = figures.attack_dots(dots([0.7, 0.6, 0.8]), "Heading", "below", "axis", 0.5)
+    bare, tier = figure.data
+    assert bare.y[0] == figure.layout.yaxis.tickvals[0] == 1  # alone in its line
+    assert bare.y[1] > 0 > tier.y[0]  # two in a line, side by side
+    assert list(bare.error_x.array) == pytest.approx([0.05, 0.05])
+    assert tier.marker.symbol.endswith("-open")
+    assert figure.layout.shapes[0].x0 == 0.5
+
+
+def test_attack_dots_leave_out_what_is_refused() -> None:
+    figure = figures.attack_dots(dots([np.nan, 0.6, np.nan]), "Heading", "below", "axis", 0.5)
+    assert [list(trace.x) for trace in figure.data] == [[0.6]]
+
+
+def attack_features() -> pd.DataFrame:
+    part = pd.DataFrame({"level": LEVELS, "kept": LEVELS < 0.5, "member_mean": 0.9 - LEVELS / 2, "t": 5 - 8 * LEVELS})
+    part = part.assign(nonmember_mean=part["member_mean"] - 0.05)
+    return pd.concat([part.assign(order=order) for order in ("morf", "lerf")], ignore_index=True)
+
+
+def test_features_that_the_filter_kept_are_filled() -> None:
+    figure = figures.attack_features(attack_features(), "tier_full")
+    members = [trace for trace in figure.data if trace.name == "members"]
+    assert len(members) == 2 and len(figure.data) == 6
+    assert [symbol.endswith("-open") for symbol in members[0].marker.symbol] == [bool(x >= 0.5) for x in LEVELS]
+    assert all(trace.line.dash == "solid" for trace in members)
+
+
+@pytest.mark.parametrize("found, alarms", [(39, 8), (50, 50), (0, 0)])
+def test_a_hundred_figures_are_drawn_filled_for_members_and_coloured_when_accused(found: int, alarms: int) -> None:
+    counts = ((True, True, found), (True, False, 50 - found), (False, True, alarms), (False, False, 50 - alarms))
+    table = pd.DataFrame([{"member": m, "said": s, "figures": n, "images": 10 * n} for m, s, n in counts])
+    figure = figures.hundred(table, "none")
+    heads = [trace for trace in figure.data if trace.marker.symbol.startswith("circle")]
+    assert sum(len(trace.x) for trace in heads) == 100
+    colour = figures.style("none").colour
+    assert sum(len(trace.x) for trace in heads if trace.marker.color == colour) == found + alarms
+    assert sum(len(trace.x) for trace in heads if trace.marker.symbol == "circle") == 50
+    words = " ".join(note.text for note in figure.layout.annotations)
+    assert f"{found} found" in words and f"{50 - alarms} cleared" in words
+    places = [(trace.xaxis, x, y) for trace in heads for x, y in zip(trace.x, trace.y, strict=True)]
+    assert len(set(places)) == 100  # none covers another
+
+
+def test_a_hundred_of_one_group_only_is_half_a_picture() -> None:
+    table = pd.DataFrame([{"member": True, "said": True, "figures": 50, "images": 7}])
+    assert "50 members" in figures.hundred(table, "none").layout.annotations[0].text
+    assert not figures.hundred(table.head(0), "none").data
+
+
+def test_thresholds_are_marked_on_the_spread_of_scores() -> None:
+    frame = pd.DataFrame({"member": np.arange(100) < 50, "score": np.linspace(-3, 3, 100)})
+    figure = figures.attack_scores(frame, "none", {"transferred +0.50": 0.5, "chosen +99": 99.0, "none": np.nan})
+    marks = [shape.x0 for shape in figure.layout.shapes]
+    assert marks[0] == 0.5 and len(marks) == 2
+    assert marks[1] == figure.layout.xaxis.range[1]  # what lies beyond is marked at the edge
+    assert "dotted: transferred +0.50" in figure.layout.annotations[-1].text
+
+
+def test_reasons_point_the_way_they_push_the_largest_at_the_top() -> None:
+    table = pd.DataFrame({"text": ["Loss", "MoRF, 10 % removed"], "contribution": [2.0, -1.0]})
+    (bar,) = figures.reasons(table, "none").data
+    assert list(bar.y)[-1] == "Loss" and list(bar.x) == [-1.0, 2.0]
+    assert bar.marker.color[0] != bar.marker.color[1]

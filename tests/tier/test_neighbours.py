@@ -57,3 +57,15 @@ def test_without_a_row_there_is_no_neighbour() -> None:
 def test_images_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(3, 4, 4\)"):
         neighbours.nearest(np.zeros((3, 4, 4), np.uint8), pictures(3), np.arange(3))
+
+
+def test_images_with_the_same_pixels_are_found() -> None:
+    images = pictures(50)
+    images[[7, 31]] = images[3]
+    images[9] = images[3]
+    images[9, 2, 4, 3] ^= 1  # differs in its last value only
+    slow = [row for row in range(50) if np.array_equal(images[row], images[3])]
+    assert neighbours.same(images[3], images).tolist() == slow == [3, 7, 31]
+    assert not len(neighbours.same(255 - images[3], images))
+    with pytest.raises(ValueError, match="cannot be compared"):
+        neighbours.same(np.zeros((3, 4, 4), np.uint8), images)

@@ -301,6 +301,21 @@ class TestRemovalPath:
         with pytest.raises(ValueError, match="among 0 levels"):
             pictures.strip(pixels(), np.zeros((8, 5), np.uint8), ())
 
+    @pytest.mark.parametrize("lines", [1, 2, 3, 10])
+    def test_folded_keeps_every_picture(self, lines: int) -> None:
+        cells = [np.full((4, 3, 4), 10 * place + 1, np.uint8) for place in range(10)]
+        made = pictures.folded(pictures.row(cells, gap=2), 10, lines, gap=2)
+        across = -(-10 // lines)
+        assert made.shape == (lines * 6 - 2, across * 5 - 2, 4)
+        for place, cell in enumerate(cells):
+            top, left = place // across * 6, place % across * 5
+            assert (made[top : top + 4, left : left + 3] == cell).all()
+        assert made[..., 3].astype(bool).sum() == 10 * 4 * 3  # the rest is transparent
+
+    def test_folded_refuses_another_width(self) -> None:
+        with pytest.raises(ValueError, match="no row of 5 pictures"):
+            pictures.folded(np.zeros((4, 10, 4), np.uint8), 5, 1)
+
 
 class TestLegend:
     def test_colour_bar_runs_from_end_to_end(self) -> None:

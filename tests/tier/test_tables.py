@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
+from tier import metrics as merits
 from tier import tables
 from tier.config import Defense, Experiment, Tier, Train
 
@@ -312,6 +314,29 @@ def test_a_score_that_is_none_stands_nowhere() -> None:
     assert np.isnan(tables.standing(frame, 0.5)["nonmembers"])
 
 
+def test_members_among_the_images_scored_alike_are_counted() -> None:
+    generator = np.random.default_rng(1)
+    member = generator.random(1000) < 0.5
+    frame = scored(list(generator.normal(0, 1, 1000) + member), list(member))
+    frame.loc[[3, 5], "score"] = np.nan
+    own = frame.loc[17]
+    found = tables.alike(frame, own["score"], int(own["index"]), most=150)
+    others = [
+        (abs(score - own["score"]), kind)
+        for index, score, kind in zip(frame["index"], frame["score"], frame["member"], strict=True)
+        if index != own["index"] and np.isfinite(score)
+    ]
+    assert found == (sum(kind for _, kind in sorted(others)[:150]), 150)
+    assert tables.alike(frame, 0.5) is not None
+    assert tables.alike(frame, 0.5)[1] == 199  # a fifth of those with a score  # type: ignore[index]
+
+
+def test_of_few_images_none_are_called_alike() -> None:
+    frame = scored([float(i) for i in range(99)], [i % 2 == 0 for i in range(99)])
+    assert tables.alike(frame, 3.0) is None
+    assert tables.alike(frame, float("nan")) is None
+
+
 def test_one_images_curves_come_from_its_row() -> None:
     levels = (0.0, 0.5)
     columns = {f"{order}_{i}": np.log([0.1 * (i + 1), 0.3 + 0.1 * i]) for order in ("morf", "lerf") for i in (0, 1)}
@@ -477,3 +502,146 @@ def test_triplets_are_arranged_by_likeness(metric: str) -> None:
     assert list(tables.arranged(frame, "drawn", metric).index) == list(frame.index)
     with pytest.raises(ValueError, match="choose one of drawn, best, median, worst"):
         tables.arranged(frame, "sideways", metric)
+
+
+# ---- attacks from outside
+
+
+def attack_scores(seed: int = 0, members: int = 300, nonmembers: int = 200, shift: float = 1.0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    score = np.concatenate([rng.normal(shift, 1, members), rng.normal(0, 1, nonmembers)])
+    member = np.arange(members + nonmembers) < members
+    return pd.DataFrame({"index": np.arange(len(score)), "member": member, "label": 0, "score": score})
+
+
+def attack_report(frame: pd.DataFrame, threshold: float | None = 0.5) -> dict[str, Any]:
+    return merits.report(frame["score"][frame["member"]], frame["score"][~frame["member"]], threshold)
+
+
+def test_an_attack_figure_holds_the_report_s_value_interval_and_counts() -> None:
+    leaf = attack_report(attack_scores())
+    accuracy = tables.attack_figure(leaf, "balanced_accuracy")
+    assert (accuracy["value"], [accuracy["low"], accuracy["high"]]) == (leaf["balanced_accuracy"], leaf["interval"])
+    rate = tables.attack_figure(leaf, "tpr_at_0.01")
+    assert (rate["hits"], rate["alarms"]) == tuple(leaf["counts_at_0.01"].values())
+    assert (rate["of"], rate["alarms_of"]) == (300, 200)
+    exact = binomtest(rate["hits"], 300).proportion_ci(method="exact")
+    assert (rate["low"], rate["high"]) == pytest.approx((exact.low, exact.high))
+    text = tables.figure_text(rate)
+    assert text.endswith(f"{rate['hits']} of 300 at {rate['alarms']} of 200")
+    strict = tables.attack_figure(leaf, "tpr_at_0.001")
+    assert np.isnan(strict["value"]) and "1,000 non-members" in strict["refused"]
+    assert tables.figure_text(strict) == "refused"
+    assert tables.figure_text(tables.attack_figure(None, "auc")) == "not stored"
+
+
+def test_cleared_non_members_are_counted_among_non_members() -> None:
+    leaf = attack_report(attack_scores(members=2000, nonmembers=500))
+    row = tables.attack_figure(leaf, "tnr_at_0.001")
+    assert (row["of"], row["alarms_of"], row["alarms"]) == (500, 2000, None)
+    assert row["hits"] == round(leaf["tnr_at_0.001"] * 500)
+
+
+def test_attacks_are_a_line_per_report_and_figure_and_cells_a_line_per_model() -> None:
+    leaf = attack_report(attack_scores())
+    frame = tables.attacks({("lime", "none", "transfer"): leaf, ("lime", "none", "adaptive"): None})
+    assert len(frame) == 2 * len(tables.ATTACK_METRICS)
+    cells = tables.attack_cells(frame, "auc")
+    assert len(cells) == 1
+    assert cells["transfer"][0].startswith(f"{leaf['auc']:.3f} (")
+    assert cells["adaptive"][0] == "not stored"
+
+
+def test_a_gain_is_the_difference_of_balanced_accuracies_on_the_same_images() -> None:
+    first, second = attack_scores(1, shift=0.5), attack_scores(2, shift=1.5)
+    verdicts = [tables.verdicts(frame, 0.7) for frame in (first, second)]
+    found = tables.gain(*verdicts)
+    values = [attack_report(frame, 0.7)["balanced_accuracy"] for frame in (first, second)]
+    assert found["difference"] == pytest.approx(values[1] - values[0])
+    # the slow way: images drawn again with their pairs
+    change = verdicts[1]["right"].astype(int).to_numpy() - verdicts[0]["right"].astype(int).to_numpy()
+    rng, slow = np.random.default_rng(0), []
+    for _ in range(2000):
+        parts = [rng.choice(change[:300], 300).mean(), rng.choice(change[300:], 200).mean()]
+        slow.append(np.mean(parts))
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])), abs=0.01)
+    same = tables.gain(verdicts[0], verdicts[0])
+    assert same == {"difference": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_a_gain_needs_pairs_of_both_kinds() -> None:
+    members = tables.verdicts(attack_scores().query("member"), 0.0)
+    assert np.isnan(tables.gain(members, members)["difference"])
+
+
+def test_the_roc_shows_only_what_counts_resolve_and_agrees_with_the_report() -> None:
+    frame = attack_scores(members=3000, nonmembers=4000)
+    frame.loc[0, "score"] = np.nan
+    found = tables.roc(frame)
+    assert found["fpr"].min() == 1 / 4000
+    assert (found["tpr"] > 0).all() and len(found) <= tables.ROC_POINTS
+    assert found["tpr"].is_monotonic_increasing and found.iloc[-1].tolist() == [1.0, 1.0]
+    members = frame["score"][frame["member"]].dropna()
+    for row in found.sample(20, random_state=0).itertuples():
+        rate = merits.tpr_at_fpr(members, frame["score"][~frame["member"]], row.fpr) if row.fpr < 1 else None
+        assert rate is None or rate.value == pytest.approx(row.tpr)
+    assert not len(tables.roc(frame[frame["member"]]))
+
+
+def test_the_null_band_of_an_roc_is_what_shuffled_memberships_give() -> None:
+    members, others = 80, 100
+    band = tables.roc_null(members, others).iloc[[0, 9, 40]]
+    allowed = [round(rate * others) for rate in band["fpr"]]
+    rng, found = np.random.default_rng(0), []
+    for _ in range(3000):
+        order = rng.permutation(members + others) < members  # members among the scores, the highest first
+        alarms = np.cumsum(~order)
+        found.append([order[: np.searchsorted(alarms, k + 1)].sum() / members for k in allowed])
+    low, high = np.quantile(found, [0.025, 0.975], axis=0)
+    assert allowed[0] == 1
+    np.testing.assert_allclose(band["low"], low, atol=1.01 / members)
+    np.testing.assert_allclose(band["high"], high, atol=1.01 / members)
+    assert not len(tables.roc_null(0, 5))
+
+
+def test_a_hundred_figures_stand_for_all_in_proportion() -> None:
+    frame = attack_scores()
+    counts = tables.confusion(frame, 0.5)
+    said = frame["score"] > 0.5
+    assert counts["found"] == int((said & frame["member"]).sum())
+    assert counts["alarms"] == int((said & ~frame["member"]).sum())
+    assert counts["balanced_accuracy"] == pytest.approx(attack_report(frame)["balanced_accuracy"])
+    table = tables.hundred(counts)
+    assert table.groupby("member")["figures"].sum().tolist() == [50, 50]
+    assert table["images"].sum() == len(frame)
+    found = table[table["member"] & table["said"]]["figures"].iloc[0]
+    assert found == round(50 * counts["tpr"])
+    alone = tables.confusion(frame[frame["member"]], 0.5)
+    assert np.isnan(alone["fpr"]) and len(tables.hundred(alone)) == 2
+
+
+def test_attacks_are_ranked_by_the_best_model_and_refused_ones_come_last() -> None:
+    weak, strong = attack_report(attack_scores(shift=0.3)), attack_report(attack_scores(shift=2))
+    leaves = {("loss", "none"): weak, ("rmia", "none"): weak, ("rmia", "tier_full"): strong | {"sign": 1},
+              ("gap", "none"): attack_report(attack_scores(), None), ("agp", "none"): None}  # fmt: skip
+    rows = tables.ranked(leaves, "balanced_accuracy")
+    assert rows["attack"].tolist() == ["rmia", "rmia", "loss", "gap"]
+    assert rows["refused"].iloc[-1] == "no threshold was transferred"
+
+
+def test_classes_come_most_leaking_first_with_an_interval_that_holds_at_the_ends() -> None:
+    frame = pd.concat([attack_scores(k, 8, 6, shift).assign(label=k) for k, shift in enumerate((0.0, 9.0, 1.0))])
+    frame = pd.concat([frame, attack_scores(9, 5, 0).assign(label=9)])
+    rows = tables.class_leaks(frame, 4.0)
+    assert rows["label"].iloc[0] == 1 and set(rows["label"]) == {0, 1, 2}
+    top = rows.iloc[0]
+    assert top["value"] == 1.0 and 0.5 < top["low"] < 0.95 and top["high"] == pytest.approx(1.0)
+    assert not len(tables.class_leaks(frame, None))
+
+
+def test_reasons_are_the_largest_contributions_first() -> None:
+    table = pd.DataFrame({"feature": ["morf_0", "morf_1", "loss"], "order": ["morf", "morf", None],
+                          "level": [0.0, 0.1, np.nan]})  # fmt: skip
+    found = tables.reasons({"morf_0": 0.0, "morf_1": -2.0, "loss": 1.0, "index": 7}, table)
+    assert found["feature"].tolist() == ["morf_1", "loss"]
+    assert len(tables.reasons({"morf_1": -2.0, "loss": 1.0}, table, most=1)) == 1
