@@ -991,7 +991,7 @@ STAGES: dict[str, Stage] = {
         _read_maps,
     ),
     "divergence": Stage(
-        2,
+        1,
         lambda e: (
             {"divergence": e.divergence.changed()}
             | ({} if e.explain.name == "gradient" else {"explain": e.explain.changed()})
