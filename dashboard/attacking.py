@@ -1,7 +1,7 @@
 """The page Attack: its choices, the result in sentences, all explainers, the features; and one image's verdict."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,9 @@ class View:
     preset: Preset
     explainer: str
     models: dict[str, Experiment]
+    # what has been looked up for this drawing of the page: finding a result anew costs a walk over all it depends on
+    _found: dict[tuple[str, str, str], Result | None] = field(default_factory=dict, compare=False, repr=False)
+    _scores: dict[tuple[str, str], pd.DataFrame | None] = field(default_factory=dict, compare=False, repr=False)
 
     def experiment(self, model: str, who: str, explainer: str | None = None) -> Experiment:
         """The experiment of one attack: on which model, by whom (`transfer`, `adaptive`), with which explainer."""
@@ -37,7 +40,10 @@ class View:
 
     def found(self, model: str, who: str, explainer: str | None = None) -> Result | None:
         """The stored attack, or None."""
-        return loaders.find("attack", self.experiment(model, who, explainer))
+        place = model, who, explainer or self.explainer
+        if place not in self._found:
+            self._found[place] = loaders.find("attack", self.experiment(*place))
+        return self._found[place]
 
     def leaf(self, model: str, setting: str, explainer: str | None = None) -> Mapping[str, Any] | None:
         """The figures of an attack in one of `SETTINGS`, or None where it is not stored."""
@@ -47,8 +53,11 @@ class View:
 
     def scores(self, model: str, who: str) -> pd.DataFrame | None:
         """Scores of the target's images: index, member, label, score; None where they are not stored."""
-        frame = loaders.frame("attack", self.experiment(model, who), SCORES)
-        return None if frame is None else frame[frame["set"] == "target"].drop(columns="set")
+        if (model, who) not in self._scores:
+            frame = loaders.frame("attack", self.experiment(model, who), SCORES)
+            kept = None if frame is None else frame[frame["set"] == "target"].drop(columns="set")
+            self._scores[model, who] = kept
+        return self._scores[model, who]
 
     @cached_property
     def attackers(self) -> list[tuple[str, str]]:
@@ -135,7 +144,7 @@ def offer(view: View) -> None:
     missing = {
         f"{words.label(model)}, {who}": view.experiment(model, who)
         for model, who in view.attackers
-        if loaders.find("attack", view.experiment(model, who), [SCORES]) is None
+        if view.scores(model, who) is None
     }
     components.offer("attack", missing, SCORES)
 
@@ -245,7 +254,7 @@ def refusals(rows: pd.DataFrame, metric: str) -> None:
 
 
 def _roc(view: View) -> None:
-    """The curves of every attacker stored, with the null band of the smallest group."""
+    """The curves of every attacker stored, with the null band of as many images as the first one's."""
     curves, counts = [], {}
     for model, who in view.attackers:
         scores = view.scores(model, who)

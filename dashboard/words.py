@@ -86,8 +86,8 @@ GLOSSARY: dict[str, str] = {
         seen an image with models that have not shows what seeing it does.""",
     "LiRA": """Likelihood ratio attack: is the target's confidence more like that of reference models that trained on
         the image, or of those that did not? Offline knows only the latter.""",
-    "RMIA": """Robust membership inference attack: how many other images does this one beat in how much likelier the
-        target finds it than reference models do?""",
+    "RMIA": """Robust membership inference attack. It counts how many other images this one beats in how much likelier
+        the target finds it than reference models do.""",
     "Modified entropy": """Is the answer certain and right? An attack from the whole answer, not from the true class's
         confidence alone.""",
     "Loss MLP": """The classifier of the explanation attack without its confidence curves: what the attack has more than
