@@ -394,7 +394,7 @@ def features(view: View) -> None:
 def show_reasons(preset: Preset, models: Mapping[str, Experiment], row: int) -> None:
     """What the attacks from outside say of one image of the data set, and which features drove them.
 
-    `models`: the runs, with their explainer. Says nothing of the image's membership.
+    `models`: the runs, with their explainer. Tells neither the image's membership nor its row.
     """
     st.subheader("The attack from outside", anchor=False)
     offered = {"transfer": "Transfer", "adaptive": "Adaptive"}
@@ -417,7 +417,7 @@ def show_reasons(preset: Preset, models: Mapping[str, Experiment], row: int) -> 
     first = next(iter(views.values()))
     st.caption(
         components.settings_line(
-            preset, first, image=row, explainer=figures.EXPLAINERS[first.explain.name], attacker=who,
+            preset, first, explainer=figures.EXPLAINERS[first.explain.name], attacker=who,
             **settings_of(first), **components.strength(models),
         )
     )  # fmt: skip
@@ -441,7 +441,7 @@ def _reasons(model: str, view: Experiment, row: int) -> None:
         return
     reasons = tables.reasons(of.iloc[0].to_dict(), table)
     reasons = reasons.assign(text=[attack_words.feature(line) for line in reasons.to_dict("records")])
-    name = f"attack_reasons_{model}_{row}"
+    name = f"attack_reasons_{model}"
     components.plot(figures.reasons(reasons, model), name, f"{words.label(model)}: {said}", key=f"reasons_{model}")
     components.download(reasons, name, key=f"reasons_{model}")
 

@@ -936,7 +936,7 @@ def reasons(table: pd.DataFrame, model: str) -> go.Figure:
             hovertemplate="%{y}: %{x:+.2f}<extra></extra>",
         )
     )  # fmt: skip
-    _heading(figure, "What moved the score", "right: towards member, left: towards non-member", 1)
+    _heading(figure, "What moved the score", "right: towards member, left: away", 1)
     figure.add_vline(x=0, line={"color": GREY, "width": 1})
     low, high = _axis_range(values, include=[0.0])
     figure.update_xaxes(range=[low, high], title="change of the score (log odds)", nticks=6)
