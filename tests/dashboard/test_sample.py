@@ -188,6 +188,79 @@ def test_the_nearest_training_image_is_a_member_and_not_the_image_itself(
     assert asked[-1] == (set(ROWS[: synthetic.IMAGES].tolist()), int(CARDS[1]))
 
 
+GROUPS = np.arange(850) // 7  # 7 frames a track; each track has one image of the made-up targets
+GROUPS[ROWS[1]] = GROUPS[ROWS[0]]  # but for one with two members
+
+
+def tracks(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """Give the images tracks, make two members look alike, and note which rows compete to be nearest."""
+    pixels = PIXELS.copy()
+    pixels[ROWS[1]] = pixels[ROWS[0]] // 2
+    found = loaders.Images(pixels, np.arange(850) % 24, NAMES, None, GROUPS)
+    monkeypatch.setattr(loaders, "images", lambda preset: found)
+    asked: list[set[int]] = []
+    plain = neighbours.nearest
+
+    def spy(image: np.ndarray, pool: np.ndarray, rows: np.ndarray, but: int | None = None) -> object:
+        asked.append(set(rows.tolist()))
+        return plain(image, pool, rows, but)
+
+    monkeypatch.setattr(neighbours, "nearest", spy)
+    return asked
+
+
+def test_a_track_does_not_give_a_member_away(
+    open_page: Open, sample_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tracks(monkeypatch)
+    number = int(np.flatnonzero(ROWS[0] == CARDS)[0]) + 1
+    test = open_page("sample", sample_store, sample=str(number))
+    assert asked[-1] == set(ROWS[2 : synthetic.IMAGES].tolist())  # neither the image nor its track
+    assert "another frame" not in texts(test)
+    assert "left out until" in texts(test)
+    test.toggle(key="reveal").set_value(True).run()
+    assert int(ROWS[1]) in asked[-1]
+    assert "It is another frame of the same track." in texts(test)
+    assert "left out until" not in texts(test)
+
+
+def test_the_nearest_image_is_sought_once(open_page: Open, sample_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tracks(monkeypatch)
+    test = open_page("sample", sample_store, sample="3")
+    count = len(asked)
+    test.run()
+    assert len(asked) == count > 0
+
+
+def test_values_are_offered_only_where_maps_have_a_sign(open_page: Open, sample_store: Path) -> None:
+    test = open_page("sample", sample_store, explainer="LIME", sign="Absolute")
+    assert test.button_group(key="sign").value == "absolute"
+    assert "Bright pixels" in texts(test)
+    test = open_page("sample", sample_store, explainer="Grad-CAM", sign="Absolute")
+    assert "Values" not in [group.label for group in test.get("button_group")]
+    assert "sign" not in test.query_params
+
+
+def test_a_kept_image_shows_its_likeliest_class(open_page: Open, full_store: Path) -> None:
+    test = open_page("sample", full_store)
+    assert texts(test).count("Likeliest: ") == 2
+    assert texts(test).count("other classes is not kept") == 2
+
+
+def test_no_alternative_text_holds_markup(open_page: Open, sample_store: Path) -> None:
+    test = open_page("sample", sample_store)
+    assert not [chart.alt for chart in charts(test) if "*" in chart.alt]  # type: ignore[attr-defined]
+
+
+def test_three_models_have_narrow_figures_and_folded_strips(
+    open_page: Open, sample_store: Path, engine: FakeEngine
+) -> None:
+    two = open_page("sample", sample_store, models=["Undefended", "TIER Full"])
+    three = open_page("sample", sample_store, models=["Undefended", "TIER Full", "Second seed"])
+    margins = [[json.loads(chart.spec)["layout"]["margin"]["r"] for chart in charts(test)] for test in (two, three)]
+    assert margins == [[130] * 4, [12] * 6]
+
+
 def test_more_models_than_fit_are_noted(open_page: Open, sample_store: Path, engine: FakeEngine) -> None:
     query = ["Undefended", "Augmentation", "TIER Reg-only", "TIER Full"]
     test = open_page("sample", sample_store, models=query)
@@ -229,6 +302,84 @@ def test_guesses_are_scored_for_reader_and_attack(open_page: Open, sample_store:
     assert f"You: {right} of 3 right" in texts(test)
 
 
+def scored_as(root: Path, preset: Preset, explainer: str, score: float, hardest: int | None = None) -> None:
+    """Make the undefended model's audit under an explainer say the same of every image, and nothing of `hardest`."""
+    store = Store(root)
+    view = loaders.explained(preset.run("none"), explainer)
+    found = store.find("audit", experiment.key("audit", view))
+    assert found is not None
+    frame = found.frame("scores.parquet").assign(score=score)
+    frame.loc[frame["index"] == hardest, "score"] = 0.01
+    record = {name: found.record[name] for name in ("experiment", "metrics", "seconds")}
+    store.discard("audit", found.key)
+    store.write("audit", found.key, {"scores.parquet": frame}, record)
+
+
+@pytest.fixture
+def undecided_store(sample_store: Path, tmp_path: Path, preset: Preset) -> Path:
+    """A store whose audit of the undefended model cannot decide under Gradient, and is sure under LIME."""
+    root = tmp_path / "undecided"
+    shutil.copytree(sample_store, root)
+    scored_as(root, preset, "gradient", 0.1)
+    scored_as(root, preset, "lime", 2.0)
+    return root
+
+
+def test_an_attack_that_cannot_decide_is_half_right(open_page: Open, undecided_store: Path) -> None:
+    test = open_page("sample", undecided_store)
+    press(test, "Member")
+    assert "The attack on Undefended: 0.5 of 1" in texts(test)
+    test.selectbox(key="explainer").set_value("lime").run()
+    assert f"The attack on Undefended: {int(member(1))} of 1" in texts(test)  # the explainer chosen now
+    assert "audit from LIME curves" in texts(test)
+
+
+def test_an_image_once_revealed_does_not_count(open_page: Open, sample_store: Path) -> None:
+    test = open_page("sample", sample_store, sample="2")
+    test.toggle(key="reveal").set_value(True).run()
+    test.toggle(key="reveal").set_value(False).run()
+    press(test, "Member")
+    assert ("**Right.**" if member(2) else "**Wrong.**") in texts(test)
+    assert "No image guessed yet" in texts(test)
+    assert "Not counted so far: 1 guess." in texts(test)
+
+
+def test_images_that_hardest_picked_do_not_count(open_page: Open, sample_store: Path) -> None:
+    test = open_page("sample", sample_store)
+    press(test, "Hardest")
+    press(test, "Member")
+    assert "No image guessed yet" in texts(test)
+    assert "Not counted so far: 1 guess." in texts(test)
+    press(test, "Random")
+    if "Was the model trained" in texts(test):
+        press(test, "Member")
+        assert "of 1 right" in texts(test)
+
+
+def test_hardest_follows_the_explainer(open_page: Open, sample_store: Path, tmp_path: Path, preset: Preset) -> None:
+    root = tmp_path / "by_explainer"
+    shutil.copytree(sample_store, root)
+    scored_as(root, preset, "gradient", 2.0, int(CARDS[5]))
+    scored_as(root, preset, "lime", 2.0, int(CARDS[11]))
+    assert number_shown(press(open_page("sample", root), "Hardest")) == 6
+    assert number_shown(press(open_page("sample", root, explainer="LIME"), "Hardest")) == 12
+
+
+def test_the_line_told_is_described_as_told(open_page: Open, sample_store: Path) -> None:
+    test = open_page("sample", sample_store)
+    assert "dotted until its membership is told" in texts(test)
+    press(test, "Member")
+    assert "dotted until" not in texts(test)
+    assert ("solid, since it is a member" if member(1) else "dashed, since it is no member") in texts(test)
+
+
+def test_what_the_attack_claims_stands_beside_how_many_are_members(open_page: Open, sample_store: Path) -> None:
+    said = texts(open_page("sample", sample_store))
+    assert "it says 73 %" in said  # scores are +1 or -1
+    assert "Of the 23 images scored most like it" in said  # a fifth of the other 119
+    assert "chance 73" not in said
+
+
 # ---- missing, empty, damaged
 
 
@@ -263,6 +414,80 @@ def test_a_failed_inspection_can_be_tried_again(open_page: Open, sample_store: P
     test.run()
     assert len(engine.known) == asked  # not again by itself
     assert "Try again" in [button.label for button in test.button]
+
+
+def test_runs_without_a_click_are_the_sessions_own(open_page: Open, sample_store: Path, engine: FakeEngine) -> None:
+    test = open_page("sample", sample_store, sample="9")
+    assert "me" not in test.query_params
+    (own,) = {name for job in engine.known.values() for name in job.requesters}
+    other = open_page("sample", sample_store, sample="9", me=own)  # from a link that names the same requester
+    press(other, "Next")
+    assert own not in {name for _, name in engine.cancelled}
+
+
+def test_a_link_that_names_a_requester_ends_nobodys_runs(
+    open_page: Open, sample_store: Path, engine: FakeEngine
+) -> None:
+    author = "a" * 12
+    test = open_page("sample", sample_store, sample="9", me=author)
+    for job in engine.known.values():
+        job.requesters = [author]
+    press(test, "Next")
+    assert not engine.cancelled
+
+
+def test_runs_without_a_click_can_be_cancelled_and_tried_again(
+    open_page: Open, sample_store: Path, engine: FakeEngine
+) -> None:
+    test = open_page("sample", sample_store, sample="9")
+    press(test, "Cancel")
+    assert {key for key, _ in engine.cancelled} == set(engine.known)
+    assert "Cancel" not in [button.label for button in test.button]
+    press(test, "Try again")
+    assert {job.status for job in engine.known.values()} == {"queued"}
+    assert "me" not in test.query_params
+
+
+def test_no_training_starts_without_a_click(
+    open_page: Open, sample_store: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    strong = {"seed": "1", "lambda": "5"}
+    test = open_page("sample", sample_store, sample="9", **strong)
+    wanted = Inspect(row=int(CARDS[8]))
+    bare = preset.run("none", 1).with_(inspect=wanted)
+    assert set(engine.known) == {experiment.key("inspect", bare)}  # its weights are stored
+    assert "first be trained once more" in texts(test)
+    offered = next(button for button in test.button if button.key == "compute_inspect")
+    offered.click()
+    test.run()
+    assert len(engine.known) == 2
+    assert [job.experiment["defense"]["name"] for job in engine.known.values()] == ["none", "tier_full"]
+
+
+def test_an_upload_starts_no_training_of_the_model_that_judges_it(
+    open_page: Open, sample_store: Path, tmp_path: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    root = tmp_path / "no_weights"
+    shutil.copytree(sample_store, root)
+    shutil.rmtree(root / "train" / experiment.key("train", preset.run("none")))
+    name = uploads.keep(Store(root), OWN[:, ::-1])
+    open_page("sample", root, source="My own", upload=name, models=["TIER Full"])
+    assert not engine.known
+    open_page("sample", root, source="My own", upload=name, models=["TIER Full"], label="sign 3")
+    assert sorted(job.stage for job in engine.known.values()) == ["inspect", "verdict"]
+
+
+def test_a_run_that_the_engine_does_not_know_is_waited_for_with_a_limit(
+    open_page: Open, sample_store: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeEngine, "job", lambda self, key: None)
+    test = open_page("sample", sample_store, sample="9")
+    assert "has not answered" not in texts(test)
+    assert len(charts(test)) == 4  # drawn once, not over and over
+    monkeypatch.setattr(seen, "PATIENCE", 0.0)
+    test.run()
+    assert "has not answered" in texts(test)
+    assert "Ask again" in [button.label for button in test.button]
 
 
 def test_without_an_engine_what_is_stored_is_shown(open_page: Open, sample_store: Path, engine: FakeEngine) -> None:
@@ -337,6 +562,40 @@ def test_an_uploaded_image_is_judged_and_not_said_to_be_a_member(open_page: Open
     assert "nearest training image" in said
     assert len(charts(test)) == 4
     assert "TIER Full: Gradient map of your image for the class sign 0." in pictures(test)
+
+
+def test_an_upload_with_a_training_images_pixels_is_not_called_new(open_page: Open, sample_store: Path) -> None:
+    own = {}
+    for word, row in (("member", ROWS[4]), ("other", ROWS[-1]), ("new", None)):
+        name = uploads.keep(Store(sample_store), OWN[:, :, ::-1] if row is None else PIXELS[row])
+        own[word] = texts(open_page("sample", sample_store, source="My own", upload=name))
+    assert "the models shown were trained on this picture" in own["member"]
+    assert "none that the models shown were trained on" in own["other"]
+    assert ["Not in the data set" in said for said in own.values()] == [False, False, True]
+
+
+def test_an_uploads_assumed_class_is_said(open_page: Open, sample_store: Path) -> None:
+    name = uploads.keep(Store(sample_store), OWN)
+    test = open_page("sample", sample_store, source="My own", upload=name)
+    assert "No class was chosen, so what the undefended model predicts (sign 0)" in texts(test)
+    lines = [caption.value for caption in test.caption if "data: signs" in caption.value]
+    assert len(lines) == 2
+    assert all("target: predicted by the undefended model" in line for line in lines)
+    assert "audit: 5 fold classifiers, mean" in lines[1]
+    assert "cross-fitted" not in lines[1]
+    test = open_page("sample", sample_store, source="My own", upload=name, label="sign 3")
+    assert "No class was chosen" not in texts(test)
+    assert "target: sign 3, chosen" in texts(test)
+
+
+def test_a_link_to_the_data_set_carries_no_upload(open_page: Open, sample_store: Path) -> None:
+    name = uploads.keep(Store(sample_store), OWN)
+    test = open_page("sample", sample_store, source="My own", upload=name, label="sign 3")
+    assert "upload" in test.query_params
+    test.button_group(key="source").set_value("data").run()
+    assert not {"upload", "label", "source"} & set(test.query_params)
+    test = open_page("sample", sample_store, upload=name, label="sign 3")  # a link made before
+    assert not {"upload", "label"} & set(test.query_params)
 
 
 def test_a_fresh_upload_is_inspected_and_judged_without_a_click(
