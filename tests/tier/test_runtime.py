@@ -1,6 +1,9 @@
 """Generators depend on their arguments only, settings come back, progress reports stop when asked."""
 
 import itertools
+import platform
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -116,6 +119,26 @@ def test_a_session_of_one_thread_leaves_the_denormals_of_another_alone() -> None
     over.set()
     worker.join()
     assert seen == [(True, True)] * 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries decide for themselves")
+def test_in_a_session_what_a_batch_frees_is_kept_for_the_next() -> None:
+    script = """
+import resource, torch
+from tier.runtime import session
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        blocks = [torch.ones(1_000_000) for _ in range(8)]  # 32 MB, that is about 8,000 pages
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+outside = faults()
+with session(1):
+    print(outside, faults())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    outside, inside = map(int, done.stdout.split())
+    assert inside < 20_000 < outside
 
 
 def test_autocast_is_bf16_or_nothing() -> None:

@@ -16,11 +16,12 @@ def cams(model: nn.Module, x: Tensor, target: Tensor, layer: str | None = None) 
     takes `default_layer`.
     """
     activations, gradients = layer_pass(model, x, target, layer or default_layer(model, x))
-    size = (x.shape[-2], x.shape[-1])
-    return (
-        _weighted(activations, mean_weights(gradients), size),
-        _weighted(activations, plus_plus_weights(activations, gradients), size),
-    )
+    weights = mean_weights(gradients), plus_plus_weights(activations, gradients)
+    coarse = torch.cat([(weight * activations).sum(1, keepdim=True).relu() for weight in weights], 1)  # (B, 2, h, w)
+    # with the channels last, two maps are scaled up in the time of one
+    coarse = coarse.contiguous(memory_format=torch.channels_last)
+    maps = F.interpolate(coarse, (x.shape[-2], x.shape[-1]), mode="bilinear", align_corners=False)
+    return maps[:, 0].contiguous(), maps[:, 1].contiguous()
 
 
 def gradcam(model: nn.Module, x: Tensor, target: Tensor, layer: str | None = None) -> Tensor:
@@ -49,11 +50,6 @@ def plus_plus_weights(activations: Tensor, gradients: Tensor) -> Tensor:
     denominator = 2 + activations.sum((2, 3), keepdim=True) * gradients  # g^2 cancelled, as it underflows for small g
     safe = torch.where(denominator == 0, torch.ones_like(denominator), denominator)  # only where g < 0 or A < 0
     return (gradients.relu() / safe).sum((2, 3), keepdim=True)
-
-
-def _weighted(activations: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
-    coarse = (weights * activations).sum(1, keepdim=True).relu()  # (B, 1, h, w)
-    return F.interpolate(coarse, size, mode="bilinear", align_corners=False).squeeze(1)
 
 
 def layer_pass(model: nn.Module, x: Tensor, target: Tensor, layer: str) -> tuple[Tensor, Tensor]:
