@@ -31,14 +31,16 @@ def end() -> None:
         st.session_state["linked"] = {key: (st.session_state[key], text) for key, text in made.items()}
 
 
-def _recall(key: str) -> None:
-    """Give a link's choice back to another page that knows it, too.
+def _recall(key: str, valid: Callable[[str], bool]) -> None:
+    """Give a link's choice back to another page that knows it, too; what that page would refuse is forgotten.
 
     Streamlit carries bound choices from page to page, but forgets those of the link that opened the session when the
     reader's first step leads to another page.
     """
     value, text = st.session_state.get("linked", {}).pop(key, (None, None))
-    if text is not None and key not in st.query_params and st.session_state.get(key, value) == value:
+    if text is None or not all(map(valid, text)):
+        return
+    if key not in st.query_params and st.session_state.get(key, value) == value:
         st.session_state[key] = value
         put(key, text)
 
@@ -69,7 +71,7 @@ def plain(text: object, limit: int = _SHOWN) -> str:
 
 def _check(key: str, label: str, valid: Callable[[str], bool], instead: str) -> None:
     """Leave a note when the address holds a value for `key` that the widget is going to refuse."""
-    _recall(key)
+    _recall(key, valid)
     for value in st.query_params.get_all(key):
         if not valid(value):
             note(f"The link asks for {label.lower()} '{plain(value)}', which does not exist here; showing {instead}.")
@@ -178,6 +180,7 @@ def ready(key: str, value: object) -> None:
 def peek(key: str, options: Mapping[T, str] | Sequence[T], default: T) -> T:
     """A choice before its widget is drawn: as the session knows it, else as the address names it, else the default."""
     names = _named(options)
+    _recall(key, lambda text: text in names.values())
     if key in st.session_state:
         known = st.session_state[key]
         return known if known in names else default

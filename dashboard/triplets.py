@@ -201,8 +201,7 @@ def _filters(names: Sequence[str], frames: list[pd.DataFrame], idle: bool) -> tu
     used = filter_text(names, state.peek("class", offered, ALL), group, right)
     with st.popover(
         f"Filter: {used}" if used else "Filter", key="filters", disabled=idle,
-        icon=":material/filter_alt:" if used else ":material/filter_alt_off:",
-        help="Acts on the triplets and on the averages." if idle else None,
+        icon=":material/filter_alt:", help="Acts on the triplets and on the averages." if idle else None,
     ):  # fmt: skip
         chosen = state.select("Class", offered, key="class")
         group = state.choose("Images", GROUPS, key="group", default="all", help="Members are images trained on.")

@@ -204,7 +204,7 @@ def trajectories(gaps: pd.DataFrame) -> dict[str, str]:
                 "sign that the explanation adds to it."
             )
         else:
-            told = "Removing pixels never widens that gap: no sign that the explanation adds to it."
+            told = f"Removing pixels does not widen that gap {_most(row)}: no sign that the explanation adds to it."
         sentences[str(row["model"])] = f"{_start(row)}, and no explanation's doing. {told}"
     return sentences
 
@@ -229,7 +229,7 @@ def trajectory_grid(gaps: pd.DataFrame) -> dict[str, str]:
             told += (
                 f" (by {most['growth']:.2f} at the most, under {figures.EXPLAINERS[most['explainer']]})."
                 if most["growth"] > EVEN
-                else ": it is widest before anything is removed."
+                else f" {_most(most)}."
             )
         sentences[str(model)] = f"{_start(rows[0])}, the same under every explainer and no explanation's doing. {told}"
     return sentences
@@ -246,6 +246,10 @@ def _start(row: Mapping[Any, Any]) -> str:
         f"with nothing removed, members' confidence differs from non-members' by {row['start']:+.2f} (interval "
         f"{row['start_low']:+.2f} to {row['start_high']:+.2f}), {chance}"
     )
+
+
+def _most(row: Mapping[Any, Any]) -> str:
+    return f"(the most on the way: {row['difference']:+.2f}, {percent(row['level'])} removed)"
 
 
 def _widened(row: Mapping[Any, Any]) -> str:

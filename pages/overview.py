@@ -62,3 +62,8 @@ with st.grid(3):
         "Take one image apart",
         "Its maps, its removal path and the attack's belief; guess yourself, or bring an image of your own.",
     )
+    sitemap.card(
+        "attack",
+        "Attack from outside",
+        "What an attacker finds who has other images only, whether knowing the defense helps, and other attacks.",
+    )

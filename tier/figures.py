@@ -302,7 +302,7 @@ def _gap_text(gaps: pd.DataFrame) -> str:
     """How far each model's gap grows, behind its marker; in brackets where chance could make it."""
     texts = []
     for row in gaps.to_dict("records"):
-        number = "unknown" if np.isnan(row["growth"]) else f"{row['growth']:+.2f}"
+        number = "unknown" if np.isnan(row["growth"]) else f"{round(row['growth'], 2) + 0.0:+.2f}"  # no minus before 0.00
         texts.append(f"{glyph(style(str(row['model'])))} {number if row['grown'] else f'({number})'}")
     return "growth " + "  ".join(texts)
 

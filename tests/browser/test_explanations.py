@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from playwright.sync_api import Page
 
 from tests.browser.conftest import Serve, settle
 from tests.dashboard import synthetic
-from tier import presets
+from tier import experiment, presets, tables
 from tier.store import Store
 
 View = Callable[..., Page]
@@ -29,8 +31,9 @@ def test_the_sheet_is_saved_as_png_svg_and_pdf(url: str, view: View) -> None:
     page.get_by_role("img", name=re.compile("one row each for SmoothGrad")).wait_for()
     settle(page)
     assert "view=Seven" in page.url
-    assert "sheet=Row" in page.url
-    row = synthetic.ROWS[2]
+    assert "sheet=Image+3" in page.url
+    images = pd.DataFrame({"index": synthetic.ROWS, "member": np.arange(len(synthetic.ROWS)) < synthetic.IMAGES})
+    row = tables.deck(images, kept=experiment.GALLERY)[2]
     for form, start in (("PNG", b"\x89PNG\r\n"), ("SVG", b"<?xml"), ("PDF", b"%PDF-")):
         with page.expect_download() as started:
             page.get_by_role("button", name=form, exact=True).click()
@@ -47,6 +50,30 @@ def test_the_worst_triplet_is_one_click_from_the_averages(url: str, view: View) 
     settle(page)
     assert "sort=Least" in page.url
     assert "least alike first" in view(page.url).inner_text("body")  # the link reopens it
+
+
+def test_the_filter_names_itself_while_it_stays_open(url: str, view: View) -> None:
+    page = view(url)
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_text("Non-members", exact=True).click()
+    page.get_by_role("button", name="Filter: non-members").wait_for()
+    assert page.get_by_text("Predictions", exact=True).is_visible()
+    settle(page)
+    assert "group=Non-members" in page.url
+
+
+def test_what_does_not_act_on_the_sheet_is_off_there_and_comes_back(url: str, view: View) -> None:
+    page = view(f"{url}?explainer=LIME&group=Members")
+    page.get_by_role("tab", name="Seven explainers").click()
+    page.get_by_role("img", name=re.compile("one row each for SmoothGrad")).wait_for()
+    settle(page)
+    assert page.get_by_role("button", name="Filter").is_disabled()
+    page.get_by_role("tab", name="Triplets").click()
+    page.get_by_role("img", name=re.compile("LIME map of TIER Full")).first.wait_for()
+    settle(page)
+    assert page.get_by_role("button", name="Filter: members").is_enabled()
+    assert "explainer=LIME" in page.url
+    assert "sheet=" not in page.url
 
 
 def test_another_explainer_is_drawn_within_two_seconds(url: str, view: View) -> None:

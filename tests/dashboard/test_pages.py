@@ -143,7 +143,7 @@ def test_the_key_figures_are_those_of_the_store(open_page: Open, full_store: Pat
 
 def test_the_overview_leads_to_the_pages_that_judge_by_eye(open_page: Open, full_store: Path) -> None:
     labels = [link.proto.label for link in open_page("overview", full_store).get("page_link")]
-    assert {"Trajectories", "Train", "KL divergence", "Explanations", "Sample"} <= set(labels)
+    assert {"Trajectories", "Train", "KL divergence", "Explanations", "Sample", "Attack"} <= set(labels)
 
 
 def test_what_became_of_the_data_is_told(open_page: Open, empty_store: Path) -> None:

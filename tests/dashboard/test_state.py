@@ -52,3 +52,39 @@ def test_a_visitor_is_nobody_that_a_link_names() -> None:
     requester, visitor, again = test.session_state["ids"]
     assert requester == "a" * 12 != visitor == again
     assert test.query_params.get("me") in ("a" * 12, ["a" * 12])
+
+
+def _parts() -> None:
+    import streamlit as st
+
+    from dashboard import state
+
+    state.begin()
+    st.session_state["seen"] = state.peek("view", ("A", "B"), "A")
+    state.tabs(("A", "B"), key="view")
+    state.absent("gone")
+
+
+@pytest.mark.parametrize("value, seen, noted", [("B", "B", 0), ("C", "A", 1)])
+def test_a_choice_is_known_before_its_widget_is_drawn(value: str, seen: str, noted: int) -> None:
+    test = AppTest.from_function(_parts)
+    test.query_params["view"] = value
+    test.run()
+    assert test.session_state["seen"] == seen
+    assert len(test.session_state["notes"]) == noted
+
+
+def test_a_choice_without_a_widget_leaves_the_address() -> None:
+    test = AppTest.from_function(_parts)
+    test.query_params["gone"] = "zz"
+    assert "gone" not in test.run().query_params
+
+
+@pytest.mark.parametrize("text, seen", [("B", "B"), ("All explainers", "A")])
+def test_a_links_choice_is_given_to_another_page_only_where_that_page_knows_it(text: str, seen: str) -> None:
+    """Two pages have a parameter of one name with other values; the reader of the second made no wrong choice."""
+    test = AppTest.from_function(_parts)
+    test.session_state["linked"] = {"view": (text, [text])}
+    test.run()
+    assert test.session_state["seen"] == seen
+    assert not test.session_state["notes"]
