@@ -329,7 +329,7 @@ class Inspect(Config):
     """One image under all explainers: a row of the data set, or an image that a user has brought."""
 
     row: int | None = Field(None, ge=0)
-    upload: str | None = Field(None, pattern="^[0-9a-f]{64}$")  # sha256 of its pixels
+    upload: str | None = Field(None, pattern="^[0-9a-f]{64}$")  # sha256 of its size and pixels
     label: int | None = Field(None, ge=0)  # class explained; None: the row's, else what the undefended model predicts
 
 

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from tier.config import Trajectory
 from tier.explainers.base import inspecting
+from tier.gallery import ORDERS
 from tier.inference import Forward, fast
 from tier.perturbation import ranks, removal_images, removal_importance, removed
 from tier.runtime import as_pixels
 from tier.stats import difference_bands, mean_interval
-
-ORDERS = ("morf", "lerf")
 
 
 @dataclass(frozen=True)
