@@ -81,7 +81,7 @@ def class_names(preset: Preset, images: loaders.Images | None) -> tuple[str, ...
 
 def number_of(cards: NDArray[np.int64], hardest: Sequence[int], explainer: str) -> int:
     """The number of the image to show, with the buttons that move on; it is in the address."""
-    _heed_row(cards)
+    wanted = _heed_row(cards)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         _step("Previous", "P", "arrow_back", _go, (-1, len(cards)))
         with st.container(width=200):
@@ -95,6 +95,7 @@ def number_of(cards: NDArray[np.int64], hardest: Sequence[int], explainer: str) 
             if hardest
             else f"The attack on the undefended model is not stored for {explainer}.",
         )  # fmt: skip
+    _row_done(wanted, number)
     return number
 
 
@@ -107,21 +108,39 @@ def _step(
     )  # fmt: skip
 
 
-def _heed_row(cards: NDArray[np.int64]) -> None:
-    """Turn `row=` of a link, a row of the data set, into the image's number, on the page and in the address.
+def _heed_row(cards: NDArray[np.int64]) -> int | None:
+    """The number that `row=` of a link, a row of the data set, stands for, made the page's choice; None without one.
 
-    Both by hand: Streamlit writes what a program chooses to the address only for a widget that it knows already.
+    It is put into the address by hand: Streamlit writes there what a program chooses only for a widget that it knows.
     """
     asked = st.query_params.get("row")
     if asked is None:
-        return
-    number = int(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 12 else -1
-    if (place := np.flatnonzero(cards == number)).size:
-        st.session_state["sample"] = int(place[0]) + 1
-        if place[0]:  # the first image is the default, which the address need not name
-            state.put("sample", f"{place[0] + 1}")
-    else:
+        return None
+    row = int(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 12 else -1
+    place = np.flatnonzero(cards == row)
+    if not place.size:
         state.note(f"The link asks for row '{state.plain(asked)}', which is none of the target's images.")
+        del st.query_params["row"]
+        return None
+    number = int(place[0]) + 1
+    st.session_state["sample"] = number
+    if number > 1:  # the first image is the default, which the address need not name
+        state.put("sample", f"{number}")
+    return number
+
+
+def _row_done(wanted: int | None, number: int) -> None:
+    """Take `row=` out of the address once its image is shown.
+
+    Where the reader comes back to such a link with the browser's Back, Streamlit shows what the address names, the
+    first image, whatever a program chooses; the run after that heeds the choice.
+    """
+    if wanted is None:
+        return
+    if number != wanted and st.session_state.get("row_again") != wanted:
+        st.session_state["row_again"] = wanted
+        st.rerun()
+    st.session_state.pop("row_again", None)
     del st.query_params["row"]
 
 

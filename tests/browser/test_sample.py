@@ -37,6 +37,14 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     return serve(root)
 
 
+@pytest.fixture(scope="module")
+def kept(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with the maps that the page Explanations shows."""
+    root = tmp_path_factory.mktemp("kept")
+    synthetic.fill(Store(root), presets.get("signs"))
+    return serve(root)
+
+
 def masked(page: Page, percent: int) -> list[str]:
     """The sources of both models' large masked pictures at a level."""
     found = page.locator(f'img[alt*="with {percent} % of the pixels removed, MoRF"]')
@@ -117,3 +125,68 @@ def test_labels_of_the_small_charts_neither_overlap_nor_leave_them(url: str, vie
             assert left >= 0 and right <= width + 1
             for left_2, top_2, right_2, bottom_2, _ in boxes[i + 1 :]:
                 assert right <= left_2 or right_2 <= left or bottom <= top_2 + 3 or bottom_2 <= top + 3
+
+
+def shown(page: Page) -> str:
+    """Which image the page shows, and under which explainer."""
+    alt = str(page.locator('img[alt^="Undefended: "][alt*=" map of image"]').first.get_attribute("alt"))
+    return alt.split(" for the class")[0]
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["clicked", "linked"])
+def test_a_triplets_link_to_sample_keeps_image_and_explainer(kept: str, view: View, linked: bool) -> None:
+    page = view(f"{kept}/explanations?explainer=LIME" if linked else f"{kept}/explanations")
+    if not linked:
+        page.get_by_text("LIME", exact=True).click()
+        settle(page)
+    page.locator(".st-key-triplets").get_by_role("link", name="Sample").nth(2).click()
+    page.wait_for_url("**/sample*")
+    settle(page)
+    (number,) = asked(page, "sample")
+    assert number != "1"
+    assert asked(page, "explainer") == ["LIME"]
+    assert not asked(page, "row")
+    assert shown(page) == f"Undefended: LIME map of image {number}"
+    again = view(page.url)
+    assert shown(again) == f"Undefended: LIME map of image {number}"
+    assert asked(again, "sample") == [number]
+    for _ in range(9):
+        page.go_back()
+        settle(page)
+        if "/sample" not in page.url:
+            break
+        page.get_by_text(f"Image {number}", exact=True).wait_for()  # never another image on the way back
+    assert "/explanations" in page.url
+
+
+def test_a_link_to_a_row_becomes_one_to_its_number(kept: str, view: View) -> None:
+    page = view(f"{kept}/sample?row={CARDS[3]}&explainer=LIME")
+    assert asked(page, "sample") == ["4"]
+    assert not asked(page, "row")
+    assert shown(view(page.url)) == "Undefended: LIME map of image 4"
+
+
+def test_three_models_fit_beside_one_another(url: str, view: View) -> None:
+    page = view(f"{url}/sample?sample=2&models=Undefended&models=TIER+Full&models=Second+seed")
+    page.wait_for_selector(".stPlotlyChart .main-svg")
+    charts = page.eval_on_selector_all(
+        ".stPlotlyChart",
+        """charts => charts.map(chart => {
+            const frame = chart.getBoundingClientRect();
+            const inside = [...chart.querySelectorAll('.annotation-text, .xtick text')].every(e => {
+                const b = e.getBoundingClientRect();
+                return b.left >= frame.left - 1 && b.right <= frame.right + 1;
+            });
+            const upright = [...chart.querySelectorAll('.xtick text')]
+                .every(e => !/rotate\\((?!0)/.test(e.getAttribute('transform') || ''));
+            const plot = chart.querySelector('.nsewdrag').getBoundingClientRect().width / frame.width;
+            return [inside, upright, plot];
+        })""",
+    )
+    assert len(charts) == 6
+    for inside, upright, plot in charts:
+        assert inside and upright
+        assert plot > 0.75
+    strip = page.locator('img[alt*="outlined"]').first.bounding_box()
+    assert strip is not None
+    assert strip["width"] / 5 > 40  # pixels of one of ten levels, in two lines
