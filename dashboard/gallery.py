@@ -16,9 +16,9 @@ PICTURE = 96  # pixels on screen that the longer side of a picture comes close t
 GAP, EDGE, BESIDE = 16, 36, 110  # pixels between pictures, of a card's padding and border, of the scores beside them
 ORDERS = {"drawn": "Number", "best": "Most alike", "median": "Median", "worst": "Least alike"}
 MARKS = ":material/check: the model is right, :material/close: wrong, with what it says; the number is its confidence."
-BOTH_CONTROLS = """Below the score chosen stand the same image's controls. Other image: its defended map against the
-undefended map of another image. Two seeds: its undefended maps under two training seeds, which, unlike the models of a
-pair, share neither start weights nor batch order."""
+BOTH_CONTROLS = """Below the score chosen stand the same image's controls. Other (image): its defended map against the
+undefended map of another image. (Two) seeds: its undefended maps under two training seeds, which, unlike the models of
+a pair, share neither start weights nor batch order."""
 
 
 def show(view: View) -> None:
@@ -170,13 +170,15 @@ def _scores(view: View, model: str, index: int, metric: str) -> None:
     if np.isnan([known.get(name, np.nan) for name in tables.FIDELITY]).all():
         st.caption("no scores")
         return
-    st.caption("  \n".join(_lines(known, metric)), help=words.flat(BOTH_CONTROLS))
+    text = _lines(known, metric, short=len(view.models) > 2)
+    st.caption("  \n".join(text), help=words.flat(BOTH_CONTROLS))
 
 
-def _lines(known: dict[str, float], metric: str) -> Sequence[str]:
-    """A line for each score, the one chosen first, with its controls below it."""
+def _lines(known: dict[str, float], metric: str, short: bool) -> Sequence[str]:
+    """A line for each score, the one chosen first, with its controls below it; `short`: as narrow as a map."""
     lines = [f"**{words.score_text(metric, known[metric])}**"]
-    for ending, name in (("_shuffled", "other image"), ("_second_seed", "two seeds")):
+    names = ("other", "seeds") if short else ("other image", "two seeds")
+    for ending, name in zip(("_shuffled", "_second_seed"), names, strict=True):
         lines.append(f"{name} {words.score_number(metric, known[f'{metric}{ending}'])}")
     rest = [name for name in tables.FIDELITY if name != metric]
     return [*lines, *(words.score_text(name, known[name]).replace("unscaled cosine", "unscaled") for name in rest)]

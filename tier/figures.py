@@ -235,6 +235,7 @@ def trajectories(curves: pd.DataFrame, difference: pd.DataFrame, order: str) -> 
 
 
 GRID_PIXELS = 205  # height of a panel of `trajectory_grid`
+_ACROSS = 2  # numbers in a line above such a panel, which may be no wider than half a phone
 
 
 def trajectory_grid(curves: pd.DataFrame, gaps: pd.DataFrame, order: str, columns: int = 2) -> go.Figure:
@@ -247,8 +248,10 @@ def trajectory_grid(curves: pd.DataFrame, gaps: pd.DataFrame, order: str, column
     shown = [name for name in EXPLAINERS if name in set(curves["explainer"])]
     columns = min(columns, max(len(shown), 1))
     rows = max(-(-len(shown) // columns), 1)
-    key = _grid_key(list(dict.fromkeys(curves["model"])), order, wide=columns > 2)
-    head, between = 64 + LABEL_PIXELS * (key.count("<br>") + 1), 92  # pixels above the panels, and between two rows
+    models = list(dict.fromkeys(curves["model"]))
+    key = _grid_key(models, order, wide=columns > 2)
+    more = LABEL_PIXELS * (-(-len(models) // _ACROSS) - 1)  # pixels of the growths' further lines
+    head, between = 64 + more + LABEL_PIXELS * (key.count("<br>") + 1), 92 + more  # above the panels, between two rows
     height = head + rows * GRID_PIXELS + (rows - 1) * between + BOTTOM
     cells: list[list[dict[str, Any] | None]] = [
         [{} if row * columns + column < len(shown) else None for column in range(columns)] for row in range(rows)
@@ -265,18 +268,20 @@ def trajectory_grid(curves: pd.DataFrame, gaps: pd.DataFrame, order: str, column
     figure.update_yaxes(range=[max(low, -0.03), min(high, 1.03)], nticks=7)
     figure.update_xaxes(tickformat=".0%", tickvals=[0, 0.3, 0.6, 0.9], range=_levels_range(curves["level"]))
     figure.add_annotation(
-        text=key, x=0, y=1, xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=56, showarrow=False,
-        align="left", font={"size": FONT_PIXELS},
+        text=key, x=0, y=1, xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=56 + more,
+        showarrow=False, align="left", font={"size": FONT_PIXELS},
     )  # fmt: skip
     return _finish(figure, height, right=16).update_layout(margin={"t": head, "l": 44})
 
 
 def _grid_key(models: Sequence[str], order: str, wide: bool) -> str:
     """What the axes, colours, dashes and numbers of a grid mean."""
+    names = [f"{glyph(style(model))} {style(model).label}" for model in models]
+    across = len(names) if wide else 3
     lines = [
         "<b>Confidence in the true class</b>",
         f"as the {'most' if order == 'morf' else 'least'} important pixels are removed",
-        "   ".join(f"{glyph(style(model))} {style(model).label}" for model in models),
+        "<br>".join("   ".join(names[start : start + across]) for start in range(0, len(names), across)),
         "solid: members, dashed: non-members",
         "bands: 95 % bootstrap intervals",
         "growth: of the gap since nothing was removed",
@@ -302,9 +307,11 @@ def _gap_text(gaps: pd.DataFrame) -> str:
     """How far each model's gap grows, behind its marker; in brackets where chance could make it."""
     texts = []
     for row in gaps.to_dict("records"):
-        number = "unknown" if np.isnan(row["growth"]) else f"{round(row['growth'], 2) + 0.0:+.2f}"  # no minus before 0.00
+        growth = round(row["growth"], 2) + 0.0  # no minus before 0.00
+        number = "unknown" if np.isnan(growth) else f"{growth:+.2f}"
         texts.append(f"{glyph(style(str(row['model'])))} {number if row['grown'] else f'({number})'}")
-    return "growth " + "  ".join(texts)
+    lines = ["  ".join(texts[start : start + _ACROSS]) for start in range(0, len(texts), _ACROSS)]
+    return "growth " + "<br>".join(lines)
 
 
 def divergence(profile: pd.DataFrame, band: str = "mean") -> go.Figure:

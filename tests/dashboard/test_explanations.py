@@ -116,6 +116,8 @@ def test_the_score_chosen_stands_beside_the_images_own_controls(show: Show, scor
         assert f"other image {row[f'{metric}_shuffled']:.{digits}f}" in lines.value
         assert f"two seeds {row[f'{metric}_second_seed']:.{digits}f}" in lines.value
         assert "share neither start weights nor batch order" in lines.help
+    several = show(beside=["TIER Full", "Augmentation"])  # below maps, where "other image 0.05" would take two lines
+    assert any(f"other {row['ssim_shuffled']:.2f}" in caption.value for caption in several.caption)
 
 
 def test_a_triplet_is_the_image_and_each_map_with_scores_and_predictions(

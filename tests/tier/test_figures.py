@@ -158,6 +158,19 @@ def test_the_grid_brackets_what_chance_could_make() -> None:
     assert "none beyond chance" in " ".join(str(a.text) for a in figure.layout.annotations)
 
 
+def test_many_models_numbers_stand_in_lines_that_fit_half_a_phone() -> None:
+    models = tuple(figures.STYLES)
+    two, five = (figures.trajectory_grid(*grid(("gradient", "lime"), models[:n]), "morf") for n in (2, 5))
+    for figure, lines_below in ((two, 1), (five, 3)):
+        for note in figure.layout.annotations[:2]:
+            below = note.text.split("<br>")[1:]
+            assert len(below) == lines_below
+            assert all(line.count("+") <= 2 for line in below)
+    assert five.layout.height - two.layout.height >= 2 * figures.LABEL_PIXELS  # the lines have room
+    key = five.layout.annotations[-1].text.split("<br>")
+    assert [sum(figures.style(model).label in line for model in models) for line in key if "TIER" in line] == [3, 2]
+
+
 @pytest.mark.parametrize("columns", [2, 4])
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
 def test_the_grid_takes_any_number_of_explainers(count: int, columns: int) -> None:
