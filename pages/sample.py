@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboard import components, contest, evidence, inspector, loaders, seen, state
+from dashboard import attacking, components, contest, evidence, inspector, loaders, seen, state
 from tier import figures
 
 SOURCES = {"data": "From the data set", "own": "My own"}
@@ -47,6 +47,8 @@ evidence.show_maps(what, views, known)
 evidence.show_nearest(preset, what, known)
 evidence.walk(preset, what, views, what.member if known else None)
 evidence.show_belief(preset, what, views)
+if what.row is not None:
+    attacking.show_reasons(preset, {name: loaders.explained(one, explainer) for name, one in models.items()}, what.row)
 st.caption(
     ":material/link: The address of this page reopens this view: copy it from the browser to share it."
     if "me" not in st.query_params
