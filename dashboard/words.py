@@ -680,7 +680,7 @@ TWINS: dict[str | None, str] = {
 def dash(told: bool | None, numbered: bool) -> str:
     """How the line of one image is drawn, and why; `told`: its membership where the reader knows it."""
     if not numbered:
-        return "dotted, since it is neither"
+        return "dotted, since it is an upload"
     if told is None:
         return "dotted until its membership is told"
     return "solid, since it is a member" if told else "dashed, since it is no member"

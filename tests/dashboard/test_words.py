@@ -217,7 +217,7 @@ def test_a_score_near_a_half_decides_nothing(score: float, verdict: bool | None)
 @pytest.mark.parametrize("told, dash", [(None, "dotted until"), (True, "solid, since"), (False, "dashed, since")])
 def test_the_line_is_described_as_it_is_drawn(told: bool | None, dash: str) -> None:
     assert words.dash(told, True).startswith(dash)
-    assert words.dash(told, False) == "dotted, since it is neither"
+    assert words.dash(told, False) == "dotted, since it is an upload"
 
 
 def test_fold_classifiers_are_not_said_to_be_blind_to_what_the_data_holds() -> None:
