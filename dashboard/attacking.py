@@ -442,7 +442,9 @@ def _reasons(model: str, view: Experiment, row: int) -> None:
     reasons = tables.reasons(of.iloc[0].to_dict(), table)
     reasons = reasons.assign(text=[attack_words.feature(line) for line in reasons.to_dict("records")])
     name = f"attack_reasons_{model}"
-    components.plot(figures.reasons(reasons, model), name, f"{words.label(model)}: {said}", key=f"reasons_{model}")
+    components.plot(
+        figures.reasons(reasons, model), name, f"{words.label(model)}: {said.replace('**', '')}", key=f"reasons_{model}"
+    )
     components.download(reasons, name, key=f"reasons_{model}")
 
 

@@ -1,6 +1,7 @@
 """The page Sample: which image, the guess and its score, reveal, what is missing, what a link may hold, uploads."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def images(monkeypatch: pytest.MonkeyPatch) -> None:
 def sample_store(full_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store without kept maps, in which images 1 to 4 and one upload have been inspected."""
     root = tmp_path_factory.mktemp("sample") / "store"
-    shutil.copytree(full_store, root, ignore=shutil.ignore_patterns("gallery", "fidelity"))
+    shutil.copytree(full_store, root, ignore=shutil.ignore_patterns("gallery", "fidelity", "attack", "battery"))
     store = Store(root)
     preset = synthetic.pinned(store, presets.get("signs"))
     name = uploads.keep(store, OWN)
@@ -133,10 +134,10 @@ def test_both_models_are_shown_with_all_they_owe(open_page: Open, sample_store: 
     assert sum("Gradient map" in alt for alt in alts) == 2
     assert sum("outlined" in alt for alt in alts) == 2
     lines = [caption.value for caption in test.caption if "data: signs" in caption.value]
-    assert len(lines) == 2
+    assert len(lines) == 3  # curves, audit, the attack from outside
     assert all("members and" in line and "seed: 0" in line for line in lines)
     assert [b.proto.label for b in test.get("download_button")] == ["Data (CSV)"] * 2
-    assert texts(test).count(":material/lightbulb:") == 2
+    assert texts(test).count(":material/lightbulb:") == 3
     assert "Likeliest" in texts(test)
     assert "nearest training image" in texts(test)
 
@@ -633,3 +634,12 @@ def test_a_file_is_taken_kept_and_named_in_the_address(open_page: Open, sample_s
     test.file_uploader(key="file").set_value(("x.png", REFUSED["huge png"][0], "image/png")).run()
     assert "decompression bomb" in texts(test)
     assert not test.exception
+
+
+def test_the_attack_from_outside_says_what_drove_its_score(open_page: Open, full_store: Path) -> None:
+    test = open_page("sample", full_store, attacker="Adaptive")
+    assert not test.exception
+    drawn = [str(chart) for chart in charts(test)]
+    assert sum("attack_reasons_" in chart for chart in drawn) == 2
+    assert "**" not in "".join(re.findall(r'alt: "([^"]*)"', "".join(drawn)))
+    assert "The attack from outside" in texts(test)
