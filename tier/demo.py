@@ -47,7 +47,8 @@ def open_store(url: str | None = None, below: bool = True) -> Store:
 
 def headline(preset: Preset) -> Iterator[Job]:
     """Every defense and seed, each explainer for the first seed and for the undefended control of the next seed, the
-    early-stopping paths; of `signs` also the images that pages show, and how like defended maps are to undefended ones.
+    early-stopping paths; of `signs` also the images that pages show, how like defended maps are to undefended ones, and
+    the attacks from outside.
     """
     for seed in preset.seeds:
         for defense in preset.defenses:
@@ -67,6 +68,7 @@ def headline(preset: Preset) -> Iterator[Job]:
             yield f"{name} seed {seed}", "path", preset.run(name, seed)
     if preset.name == WHOLE:
         yield from fidelity(preset)
+        yield from attacks(preset)
 
 
 def fidelity(preset: Preset) -> Iterator[Job]:
