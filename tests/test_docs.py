@@ -8,7 +8,16 @@ import pytest
 from tier import presets
 from tier.demo import ASSETS
 from tier.store import Store
-from tier.summary import as_markdown, fidelity, fidelity_rows, markdown, summarize
+from tier.summary import (
+    as_markdown,
+    attack_rows,
+    attacks,
+    battery_rows,
+    fidelity,
+    fidelity_rows,
+    markdown,
+    summarize,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,8 +42,17 @@ def test_the_table_of_likeness_is_that_of_the_shipped_store() -> None:
     assert found[1] == as_markdown(fidelity_rows(made)), "run the command above the table and put its output there"
 
 
+def test_the_tables_of_attacks_are_those_of_the_shipped_store() -> None:
+    text = (ROOT / "docs" / "attack.md").read_text()
+    made = attacks(Store(str(ASSETS), read_only=True), presets.get("signs"))
+    for name, rows in (("attack", attack_rows(made)), ("battery", battery_rows(made))):
+        found = re.search(rf"<!-- {name}:signs -->\n\n(.*?)\n\n", text, re.DOTALL)
+        assert found
+        assert found[1] == as_markdown(rows), "run the command above the tables and put its output there"
+
+
 def test_links_and_pictures_exist() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "docs/results.md", "docs/explanations.md"):
+    for document in ("README.md", "CONTRIBUTING.md", "docs/results.md", "docs/explanations.md", "docs/attack.md"):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / document).read_text()):
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document} points to {target}"
 
