@@ -195,6 +195,7 @@ def test_agp_on_the_most_exposed_tenth_is_that_of_the_same_images(
     full_store: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIER_STORE", str(full_store))
+    monkeypatch.setenv("TIER_DEMO_STORE", str(full_store / "none"))  # not what ships
     st.cache_data.clear()
     view = attacking.View(preset, "gradient", {"none": preset.run("none")})
     made = battery._agp_decile(view, preset.run("none"), "none")
@@ -273,7 +274,7 @@ def sampled(preset: Preset, rows: list[int]) -> AppTest:
 @pytest.fixture
 def on_full_store(full_store: Path, monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
     monkeypatch.setenv("TIER_STORE", str(full_store))
-    monkeypatch.setenv("TIER_DEMO_STORE", "")
+    monkeypatch.setenv("TIER_DEMO_STORE", str(full_store / "none"))  # not what ships
     st.cache_data.clear()
 
 
