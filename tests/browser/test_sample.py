@@ -29,7 +29,8 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("sampled")
     store, preset = Store(root), presets.get("signs")
     synthetic.fill(store, preset)
-    shutil.rmtree(root / "gallery")  # so that the masks are those of the images inspected below
+    for stage in ("gallery", "attack", "battery"):  # so that the masks are those of the images inspected below, and
+        shutil.rmtree(root / stage)  # no chart is another page's
     preset = synthetic.pinned(store, preset)
     for model in ("none", "tier_full"):
         for number in range(1, 5):
