@@ -16,7 +16,7 @@ def show(view: View) -> None:
     if not view.scores:
         return
     frames = {name: view.filtered(frame) for name, frame in view.scores.items()}
-    keys = tuple(str(loaders.key("fidelity", triplets.compared(view.preset, view.models[name]))) for name in frames)
+    keys = tuple(str(loaders.key("fidelity", view.models[name])) for name in frames)
     means = _means(keys, view.chosen, view.group, frames)
     counted = frames[view.of] if view.of in frames else next(iter(frames.values()))
     settings = _settings(view, counted)
@@ -46,7 +46,7 @@ def show(view: View) -> None:
 
 def _settings(view: View, counted: pd.DataFrame) -> str:
     """The settings line of both charts; only images with a score are counted."""
-    second = triplets.compared(view.preset, view.models[view.of]).fidelity.second_seed
+    second = view.models[view.of].fidelity.second_seed
     return view.settings(
         n=triplets.count(triplets.scored(counted)), filter=view.filters(right=False), pair=triplets.PAIR,
         second_seed=view.models["none"].train.seed + 1 if second is None else second,

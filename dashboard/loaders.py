@@ -149,8 +149,9 @@ def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
         except (KeyError, ValueError):  # written by another version of the code
             continue
         train = preset.experiment.train.model_copy(update={"seed": one.train.seed, "epochs": one.train.epochs})
-        plain = preset.experiment.with_(train=train, fidelity=one.fidelity, inspect=one.inspect)
-        if one.with_(defense=plain.defense).canonical() == plain.canonical():
+        plain = preset.experiment.with_(train=train)
+        # compared by key, so that only what a report depends on counts
+        if key("report", one.with_(defense=plain.defense)) == key("report", plain) is not None:
             rows.append(tables.run(result.key, one, result.record["metrics"]))
     wanted = [preset.run(defense, seed) for defense in preset.defenses for seed in preset.seeds]
     known = [experiment.key("report", one) for one in wanted if one.data.fingerprint is not None]

@@ -94,11 +94,7 @@ def _triplet(
 
 def _frames(view: View, explainer: str) -> dict[str, pd.DataFrame]:
     """Each defended model's scores under one explainer, where they are stored."""
-    found = {
-        model: loaders.fidelity(triplets.compared(view.preset, loaders.explained(one, explainer)), explainer)
-        for model, one in view.models.items()
-        if model != "none"
-    }
+    found = {model: loaders.fidelity(one, explainer) for model, one in view.models.items() if model != "none"}
     return {model: frame for model, frame in found.items() if frame is not None}
 
 

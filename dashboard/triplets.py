@@ -151,7 +151,7 @@ def choose(preset: Preset) -> View:
         models = {name: loaders.explained(one, explainer) for name, one in plain.items()}
         beside = {name: figures.style(name).label for name in models if name != "none"}
         galleries = {name: loaders.gallery(one, explainer) for name, one in models.items()}
-        scores = {name: loaders.fidelity(compared(preset, models[name]), explainer) for name in beside}
+        scores = {name: loaders.fidelity(models[name], explainer) for name in beside}
         images = loaders.images(preset)
         names = inspector.class_names(preset, images)
         known = {name: frame for name, frame in galleries.items() if frame is not None}
@@ -178,11 +178,6 @@ def _numbers(models: dict[str, Experiment], kept: loaders.Gallery | None) -> dic
     if listed is None:
         return {}
     return {int(row): number for number, row in enumerate(tables.deck(listed, kept=experiment.GALLERY), 1)}
-
-
-def compared(preset: Preset, one: Experiment) -> Experiment:
-    """A defended model's experiment with the second seed beside which its maps are compared."""
-    return preset.fidelity(one.defense, one.train.seed, one.explain.name)
 
 
 def filter_text(names: Sequence[str], chosen: int, group: str, right: str) -> str | None:
@@ -273,7 +268,7 @@ def offer(view: View, galleries: bool = True, scores: bool = True) -> None:
         components.offer("gallery", missing, "gallery.parquet")
     if scores:
         unscored = {
-            f"scores of {words.label(name)}": compared(view.preset, one)
+            f"scores of {words.label(name)}": one
             for name, one in view.models.items()
             if name != "none" and name not in view.scores
         }

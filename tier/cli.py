@@ -49,6 +49,7 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. defense.tier.lambda=9. Repeatable.")
 ]
 DefenseOption = Annotated[list[str] | None, typer.Option("--defense", help="Only this defense. Repeatable.")]
+ExplainerOption = Annotated[list[str] | None, typer.Option("--explainer", help="Only this explainer. Repeatable.")]
 SeedOption = Annotated[list[int] | None, typer.Option("--seed", help="Only this training seed. Repeatable.")]
 
 
@@ -140,7 +141,7 @@ def fidelity(
     preset: str,
     settings: SetOption = None,
     defense: DefenseOption = None,
-    explainer: Annotated[list[str] | None, typer.Option(help="Only this explainer. Repeatable.")] = None,
+    explainer: ExplainerOption = None,
     seed: SeedOption = None,
     compute: Annotated[bool, typer.Option("--compute", help="Compute first what is not stored.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -182,7 +183,7 @@ def attack(
     preset: str,
     settings: SetOption = None,
     defense: DefenseOption = None,
-    explainer: Annotated[list[str] | None, typer.Option(help="Only this explainer. Repeatable.")] = None,
+    explainer: ExplainerOption = None,
     seed: Annotated[int | None, typer.Option(help="Training seed; default: the preset's first.")] = None,
     battery: Annotated[bool, typer.Option(help="Also mount the attacks that need no trajectories.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON of what is stored; compute nothing.")] = False,

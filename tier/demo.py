@@ -9,6 +9,7 @@ from tier.config import DefenseName, Experiment, Explain
 from tier.experiment import WEIGHTS
 from tier.presets import Preset
 from tier.store import Store
+from tier.summary import attack_runs, battery_runs, fidelity_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets" / "store"
@@ -73,23 +74,16 @@ def headline(preset: Preset) -> Iterator[Job]:
 
 def fidelity(preset: Preset) -> Iterator[Job]:
     """Every defended run's maps against the undefended model's, for each explainer and seed."""
-    for seed in preset.seeds:
-        for defense in preset.defenses:
-            for name in preset.explainers if defense.name != "none" else ():
-                e = preset.fidelity(defense, seed, name)
-                yield f"{defense.name} seed {seed} {name}", "fidelity", e
+    for defense, explainer, seed, e in fidelity_runs(preset):
+        yield f"{defense} seed {seed} {explainer}", "fidelity", e
 
 
 def attacks(preset: Preset) -> Iterator[Job]:
     """Every defense of the first seed attacked from outside, under each explainer, and by the sceptic's battery."""
-    seed = preset.seeds[0]
-    for defense in preset.defenses:
-        for name in preset.explainers:
-            view = preset.run(defense, seed).set({"explain.name": name})
-            for kind in ("undefended", "same") if defense.name != "none" else ("undefended",):
-                label = f"{defense.name} seed {seed} {name}, shadow {kind}"
-                yield label, "attack", view.set({"attack.shadow": kind})
-        yield f"{defense.name} seed {seed}", "battery", preset.run(defense, seed)
+    for defense, explainer, attacker, e in attack_runs(preset):
+        yield f"{defense} {explainer}, {attacker}", "attack", e
+    for defense, e in battery_runs(preset):
+        yield defense, "battery", e
 
 
 def grid(preset: Preset) -> Iterator[Job]:

@@ -455,16 +455,20 @@ def _features(store: Store, e: Experiment, context: Context) -> tuple["agp.Featu
 
     paths = ensure(store, "trajectory", e, context, ["samples.parquet"]).frame("samples.parquet")
     trained = ensure(store, "train", e, context, ["samples.parquet"])
-    names = gallery.columns(len(e.trajectory.levels))
     table = trained.frame("samples.parquet").set_index("index", drop=False).loc[paths["index"]].reset_index(drop=True)
     features = agp.Features(
-        paths[names["morf"]].to_numpy(np.float64),
-        paths[names["lerf"]].to_numpy(np.float64),
+        *_paths(paths, e),
         table["loss"].to_numpy(np.float64),
         table["predicted"].to_numpy(np.int64),
         trained.metrics["classes"],
     )
     return features, table
+
+
+def _paths(frame: pd.DataFrame, e: Experiment) -> tuple[np.ndarray, np.ndarray]:
+    """The log confidences along MoRF and along LeRF in a stage's table, `(N, L)` float64 each."""
+    names = gallery.columns(len(e.trajectory.levels))
+    return frame[names["morf"]].to_numpy(np.float64), frame[names["lerf"]].to_numpy(np.float64)
 
 
 def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -654,11 +658,9 @@ def _verdict(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
             "all of explain but its name back to the defaults"
         )
     seen = ensure(store, "inspect", e, context)
-    table, names = seen.frame("inspect.parquet"), gallery.columns(len(e.trajectory.levels))
-    row = table[table["explainer"] == e.explain.name]
+    table = seen.frame("inspect.parquet")
     new = agp.Features(
-        row[names["morf"]].to_numpy(np.float64),
-        row[names["lerf"]].to_numpy(np.float64),
+        *_paths(table[table["explainer"] == e.explain.name], e),
         np.array([seen.metrics["loss"]]),
         np.array([seen.metrics["predicted"]]),
         ensure(store, "train", e, context).metrics["classes"],
@@ -764,8 +766,8 @@ def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
         "features.parquet": _feature_table(e, attack, attack.importance(held, member[test])),
         "contributions.parquet": reasons.assign(index=targets["index"].to_numpy()[first]),
     }
-    paths = find(store, "trajectory", _at_alpha(e, tuned["alpha"]))
-    told = {name: paths.metrics.get(name) for name in ("cam_layer", "degenerate_maps")} if paths else {}
+    paths = ensure(store, "trajectory", _at_alpha(e, tuned["alpha"]), context).metrics
+    told = {name: paths[name] for name in ("cam_layer", "degenerate_maps")}
     told |= {"operator": e.attack.trajectory.operator, "features_kept": int(attack.kept.sum())}
     return files, metrics | tuned | told
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tier.config import Explain
+from tier.config import EXPLAINER_SETTINGS, Explain
 
 Picture = NDArray[np.uint8]
 NO_VALUE = (128, 128, 128)  # NaN and infinite values: a grey that neither colour scale holds
@@ -24,7 +24,7 @@ _HALF = 255  # steps between zero and the limit, on each side of a signed scale
 
 def has_sign(explain: Explain) -> bool:
     """Whether an explainer's maps tell what speaks for the class from what speaks against it (SPEC 4)."""
-    return explain.name == "lime" or (explain.name in ("smoothgrad", "integrated_gradients", "shap") and explain.signed)
+    return explain.name == "lime" or ("signed" in EXPLAINER_SETTINGS[explain.name] and explain.signed)
 
 
 # ---- maps
