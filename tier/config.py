@@ -7,9 +7,12 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-DefenseName = Literal["none", "augmentation", "tier_reg", "tier_full"]
+DefenseName = Literal[
+    "none", "augmentation", "tier_reg", "tier_full", "dpsgd_eps100", "dpsgd_tuned", "memguard", "early_stopping",
+    "label_smoothing", "relaxloss", "confidence_penalty", "distillation", "ensemble_partition",
+]  # fmt: skip
 ExplainerName = Literal[
     "gradient", "smoothgrad", "vargrad", "gradcam", "gradcampp", "integrated_gradients", "shap", "lime"
 ]
@@ -81,6 +84,8 @@ class Split(Config):
     role: Literal["target", "shadow", "reference"] = "target"
     reference: int = Field(0, ge=0)  # which half; 2k and 2k + 1 are complements
     canaries: int = Field(0, ge=0)  # target members, and as many non-members, whose label is exchanged for another
+    parts: int = Field(1, ge=1)  # the members are dealt into so many parts, on one of which a sub-model is trained ...
+    part: int = Field(0, ge=0)  # ... this one; all others of the model's images are then its non-members
 
     def sets(self) -> "Split":
         """The settings that decide which image is in which of the four sets."""
@@ -96,10 +101,12 @@ class Split(Config):
         changes = {} if self.role == "reference" else {"reference": 0}
         if self.role == "shadow":
             changes["canaries"] = 0
+        if self.parts == 1:
+            changes["part"] = 0
         return self.model_copy(update=changes)
 
 
-_OWN = ("role", "reference", "canaries")
+_OWN = ("role", "reference", "canaries", "parts", "part")
 
 
 class Model(Config):
@@ -107,6 +114,7 @@ class Model(Config):
 
     architecture: ArchitectureName = "small"
     width: int = Field(24, ge=4)
+    norm: Literal["batch", "group"] = "batch"  # DP-SGD needs group: a batch's statistics mix its images
 
 
 class Augmentation(Config):
@@ -134,6 +142,73 @@ class Tier(Config):
     batchnorm: Literal["stacked", "per_level", "clean_statistics"] = "stacked"
 
 
+class DpSgd(Config):
+    """DP-SGD (Abadi et al. 2016): clipped per-image gradients and Gaussian noise, with Poisson-sampled batches."""
+
+    epsilon: float | None = Field(100.0, gt=0.0)  # the budget for which the noise is found; None: `noise` is given
+    noise: float | None = Field(None, ge=0.0)  # noise multiplier; the epsilon that it costs is then reported
+    delta: float = Field(1e-5, gt=0.0, lt=1.0)
+    clip: float = Field(1.0, gt=0.0)  # largest L2 norm of one image's gradient
+    multiplicity: int = Field(1, ge=1)  # augmented copies of an image whose gradients are averaged (De et al. 2022)
+    batch_size: int | None = Field(None, ge=1)  # expected; None: the training's
+    learning_rate: float | None = Field(None, gt=0.0)  # None: the training's
+    optimizer: Literal["adamw", "sgd"] | None = None  # None: the training's
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "DpSgd":
+        if (self.epsilon is None) == (self.noise is None):
+            raise ValueError("DP-SGD takes epsilon, for which the noise is found, or noise: set the other to null")
+        return self
+
+
+class MemGuard(Config):
+    """MemGuard (Jia et al. 2019): noise on the served confidences that keeps the predicted label."""
+
+    distortion: float = Field(1.0, ge=0.0, le=2.0)  # most expected L1 distance of the served confidences; 0: off
+    steps: int = Field(100, ge=1)  # of the search for noise, per image
+    hidden: tuple[int, ...] = (64,)  # layers of the defender's own membership classifier
+    seed: int = Field(0, ge=0)
+
+
+class EarlyStopping(Config):
+    """Training that ends after a number of epochs; the learning rate's schedule is that of the whole run."""
+
+    epochs: int = Field(10, ge=1)
+
+
+class LabelSmoothing(Config):
+    """Cross-entropy against softened labels (Szegedy et al. 2016)."""
+
+    amount: float = Field(0.1, ge=0.0, lt=1.0)  # share of the target that all classes get alike; 0: off
+
+
+class RelaxLoss(Config):
+    """RelaxLoss (Chen et al. 2022): the training loss is held at a level instead of driven to 0."""
+
+    alpha: float = Field(0.5, ge=0.0)  # that level; 0: off
+
+
+class ConfidencePenalty(Config):
+    """A reward for the entropy of the predictions (Pereyra et al. 2017)."""
+
+    weight: float = Field(0.3, ge=0.0)  # 0: off
+
+
+class Distillation(Config):
+    """A student that learns from a teacher's softened answers instead of from the labels."""
+
+    temperature: float = Field(2.0, gt=0.0)
+    weight: float = Field(1.0, ge=0.0, le=1.0)  # of the teacher's answers, the rest of the labels; 0: off
+    parts: int = Field(1, ge=1)  # 1: one teacher of all members; more: each image is taught by those that never saw it
+
+
+class EnsemblePartition(Config):
+    """Sub-models on disjoint parts of the members, whose standardised confidences are averaged (EPD)."""
+
+    parts: int = Field(5, ge=1)  # 1: off
+    standardize: bool = True
+
+
 class Defense(Config):
     """Which defense trains the model, and with what strength."""
 
@@ -141,6 +216,14 @@ class Defense(Config):
     base_augmentation: Literal["none", "standard"] = "none"  # VI-D says all models are augmented; open whether None is
     augmentation: Augmentation = Augmentation()
     tier: Tier = Tier()
+    dpsgd: DpSgd = DpSgd()
+    memguard: MemGuard = MemGuard()
+    early_stopping: EarlyStopping = EarlyStopping()
+    label_smoothing: LabelSmoothing = LabelSmoothing()
+    relaxloss: RelaxLoss = RelaxLoss()
+    confidence_penalty: ConfidencePenalty = ConfidencePenalty()
+    distillation: Distillation = Distillation()
+    ensemble_partition: EnsemblePartition = EnsemblePartition()
 
     @property
     def augments(self) -> bool:
@@ -152,22 +235,94 @@ class Defense(Config):
         """Whether TIER's terms act at all."""
         return self.name in ("tier_reg", "tier_full") and self.tier.lambda_ > 0
 
+    @property
+    def private(self) -> bool:
+        """Whether it is DP-SGD."""
+        return self.name in ("dpsgd_eps100", "dpsgd_tuned")
+
+    @property
+    def plain(self) -> "Defense":
+        """Training without the defense, but with the same augmentation."""
+        augmentation = self.augmentation if self.augments else Augmentation()
+        return Defense(name="augmentation" if self.augments else "none", augmentation=augmentation)
+
+    @property
+    def strength(self) -> float:
+        """The value of the setting that a sweep varies. Raises ValueError for a defense that has none."""
+        part, field = strength_field(self.name)
+        value = getattr(getattr(self, part), field)
+        if value is None:
+            raise ValueError(f"defense.{part}.{field} is not set, so '{self.name}' has no strength to vary")
+        return float(value)
+
+    def at(self, strength: float) -> "Defense":
+        """The defense at another strength. Raises ValueError for one that has none, or when the value does not fit."""
+        part, field = strength_field(self.name)
+        settings = getattr(self, part)
+        value = int(strength) if isinstance(getattr(settings, field), int) and strength == int(strength) else strength
+        changed = type(settings).model_validate({**dict(settings), field: value})
+        return Defense.model_validate({**dict(self), part: changed})
+
+    def acts(self, epochs: int | None = None) -> bool:
+        """Whether a run of `epochs` differs from training without the defense, but for its augmentation."""
+        match self.name:
+            case "none" | "augmentation":
+                return False
+            case "tier_reg" | "tier_full":
+                return self.regularizes and (epochs is None or epochs > self.tier.warmup)
+            case "early_stopping":
+                return epochs is None or epochs > self.early_stopping.epochs
+            case "ensemble_partition":
+                return self.ensemble_partition.parts > 1
+            case "dpsgd_eps100" | "dpsgd_tuned":
+                return True
+            case "distillation":
+                return self.distillation.weight > 0
+            case _:
+                return self.strength > 0
+
     def canonical(self, epochs: int | None = None) -> "Defense":
         """The same computation under its simplest name, so that equal runs share one key.
 
         lambda = 0, and a run of `epochs` that ends within the warm-up, is plain training with the same augmentation,
-        bit for bit (SPEC 2); settings that do not act go back to their defaults.
+        bit for bit (SPEC 2), and so is any other defense at strength 0; settings that do not act go back to their
+        defaults.
         """
-        acts = self.regularizes and (epochs is None or epochs > self.tier.warmup)
-        name: DefenseName = self.name
-        if not acts:
-            name = "augmentation" if self.augments else "none"
-        elif self.base_augmentation == "standard":
-            name = "tier_full"
-        tier = self.tier if acts else Tier()
-        if tier.lambda_schedule == "constant":
-            tier = tier.model_copy(update={"ramp": Tier().ramp})
-        return Defense(name=name, augmentation=self.augmentation if self.augments else Augmentation(), tier=tier)
+        if not self.acts(epochs):
+            return self.plain
+        name, part = self.name, DEFENSE_SETTINGS[self.name]
+        kept: dict[str, Any] = {part: getattr(self, part)}
+        if self.regularizes:
+            if self.base_augmentation == "standard":
+                name = "tier_full"
+            if self.tier.lambda_schedule == "constant":
+                kept[part] = self.tier.model_copy(update={"ramp": Tier().ramp})
+        elif self.augments:
+            kept["base_augmentation"] = "standard"
+        return Defense(name=name, augmentation=self.augmentation if self.augments else Augmentation(), **kept)
+
+
+DEFENSE_SETTINGS: dict[DefenseName, str] = {
+    "tier_reg": "tier", "tier_full": "tier", "dpsgd_eps100": "dpsgd", "dpsgd_tuned": "dpsgd", "memguard": "memguard",
+    "early_stopping": "early_stopping", "label_smoothing": "label_smoothing", "relaxloss": "relaxloss",
+    "confidence_penalty": "confidence_penalty", "distillation": "distillation",
+    "ensemble_partition": "ensemble_partition",
+}  # fmt: skip
+"""The part of `Defense` that acts on each defense, besides the augmentation."""
+
+STRENGTHS: dict[DefenseName, str] = {
+    "tier_reg": "lambda_", "tier_full": "lambda_", "dpsgd_eps100": "epsilon", "dpsgd_tuned": "noise",
+    "memguard": "distortion", "early_stopping": "epochs", "label_smoothing": "amount", "relaxloss": "alpha",
+    "confidence_penalty": "weight", "distillation": "parts", "ensemble_partition": "parts",
+}  # fmt: skip
+"""The setting of that part that says how strong the defense is: what a sweep varies."""
+
+
+def strength_field(name: DefenseName) -> tuple[str, str]:
+    """The part and field of `Defense` that a sweep of this defense varies. Raises ValueError when there is none."""
+    if name not in STRENGTHS:
+        raise ValueError(f"'{name}' has no strength to vary; choose one of {', '.join(STRENGTHS)}")
+    return DEFENSE_SETTINGS[name], STRENGTHS[name]
 
 
 class Train(Config):
@@ -350,6 +505,11 @@ class Experiment(Config):
     fidelity: Fidelity = Fidelity()
     inspect: Inspect = Inspect()
 
+    @property
+    def net(self) -> Model:
+        """The architecture that is built: DP-SGD has GroupNorm whatever `model.norm` says."""
+        return self.model.model_copy(update={"norm": "group"}) if self.defense.private else self.model
+
     def with_(self, **parts: Config) -> "Experiment":
         """A copy with whole parts replaced, validated."""
         return Experiment.model_validate({**dict(self), **parts})  # model_copy would not validate
@@ -359,6 +519,8 @@ class Experiment(Config):
         model, train, divergence = self.model, self.train, self.divergence
         if model.architecture != "small":
             model = model.model_copy(update={"width": Model().width})
+        if self.defense.private:
+            model = model.model_copy(update={"norm": Model().norm})
         if train.optimizer != "sgd":
             train = train.model_copy(update={"momentum": Train().momentum})
         if self.explain.name != "gradient":

@@ -18,13 +18,14 @@ import pandas as pd
 
 from tier import checkpoints, gallery, uploads
 from tier.config import EXPLAINER_SETTINGS, Attack, Data, Defense, Experiment, Explain, ExplainerName, Split, stage_key
-from tier.context import Cancelled, Context
+from tier.context import Cancelled, Context, Waiting
 from tier.environment import data_root
 from tier.store import Result, Store
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from tier import defenses
     from tier.attacks import agp, battery
     from tier.data import Dataset
     from tier.splits import Membership
@@ -118,8 +119,8 @@ def ensure(
 ) -> Result:
     """The result, computed if it is missing, its parents first; one computation per key in all processes.
 
-    Raises what the stage raises (DataError, Diverged, ...), Cancelled, and ValueError when the stage makes no file of
-    a name in `need`.
+    Raises what the stage raises (DataError, Diverged, ...), Cancelled, Waiting if the context does not wait, and
+    ValueError when the stage makes no file of a name in `need`.
     """
     experiment = pin(store, experiment, load=True, context=context)
     name = key(stage, experiment)
@@ -129,7 +130,14 @@ def ensure(
         found = store.find(stage, name, need)
         if found is not None:
             return found
+        if not context.waits:  # looked up before the stage begins, whose work so far would be lost
+            plain = experiment.canonical()
+            for parent, e in [*((own, plain) for own in STAGES[stage].parents), *STAGES[stage].others(plain).values()]:
+                if store.holder(held := f"{parent}-{key(parent, e)}") and store.find(parent, key(parent, e)) is None:
+                    raise Waiting(held)
         lease = store.lease(f"{stage}-{name}")
+        if lease is None and not context.waits:
+            raise Waiting(f"{stage}-{name}")
         if lease is None:
             context.progress({"step": "waiting for the same run elsewhere"})
             time.sleep(LEASE_WAIT)
@@ -203,7 +211,7 @@ def model_sets(data_config: Data, split_config: Split) -> tuple["Problem", np.nd
 
     source = dataset(data_config)
     sets = _membership(source, split_config)
-    rows = _model_rows(source, sets, split_config)
+    rows = _part(source, _model_rows(source, sets, split_config), split_config)
     labels = splits.with_canaries(source.labels, sets, split_config, len(source.class_names))
     images = [torch.from_numpy(np.ascontiguousarray(source.images[index])) for index in rows]
     classes = [torch.from_numpy(labels[index]) for index in rows]
@@ -225,6 +233,16 @@ def _model_rows(source: "Dataset", sets: "Membership", config: Split) -> list[np
     return rows
 
 
+def _part(source: "Dataset", rows: list[np.ndarray], config: Split) -> list[np.ndarray]:
+    """Of a model's members one part, and everything else as non-members, of which the other members come first."""
+    from tier import splits
+
+    if config.parts == 1:
+        return rows
+    inside = splits.partition(source.labels[rows[0]], config.seed, config.parts) == config.part
+    return [rows[0][inside], np.concatenate([rows[0][~inside], rows[1]])]
+
+
 def _membership(source: "Dataset", config: Split) -> "Membership":
     from tier import splits
 
@@ -232,16 +250,25 @@ def _membership(source: "Dataset", config: Split) -> "Membership":
 
 
 def model_of(store: Store, experiment: Experiment, context: Context = Context()) -> "nn.Module":
-    """The trained model with its exact weights, in evaluation mode; trained again where they are not stored."""
+    """The served model with its exact weights, in evaluation mode; trained again where they are not stored."""
     import torch
 
-    from tier import models, runtime
+    from tier import runtime
 
     trained = ensure(store, "train", experiment, context, [WEIGHTS])
-    blank = torch.zeros(3), torch.ones(3)  # the pixels' mean and spread are among the weights
-    model = models.build(experiment.model, trained.metrics["classes"], *blank)
+    model = _blank(experiment, trained.metrics["classes"])
     model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in trained.arrays(WEIGHTS).items()})
     return model.to(runtime.device()).to(memory_format=torch.channels_last).eval()
+
+
+def _blank(e: Experiment, classes: int) -> "nn.Module":
+    """The served model of an experiment, its weights still to be loaded; pixels' mean and spread are among them."""
+    import torch
+
+    from tier import defenses, models
+
+    defense = defenses.build(e.canonical().defense)
+    return defense.serve(lambda: models.build(e.net, classes, torch.zeros(3), torch.ones(3)), classes)
 
 
 def undefended(e: Experiment, seed: int | None = None) -> Experiment:
@@ -263,6 +290,27 @@ def reference(e: Experiment, number: int) -> Experiment:
     """
     split = e.split.model_copy(update={"role": "reference", "reference": number})
     return e.with_(split=split, train=e.train.model_copy(update={"seed": REFERENCE_SEED + number}))
+
+
+def sources(e: Experiment) -> dict[str, Experiment]:
+    """The models that a defense of several models is made from, by name; none for the others.
+
+    MemGuard guards the plainly trained model, a student has it as teacher; sub-models are trained on one part each.
+    """
+    plain = e.with_(defense=e.defense.plain)
+    match e.defense.name:
+        case "memguard":
+            return {"guarded": plain}
+        case "distillation":
+            parts = e.defense.distillation.parts
+        case "ensemble_partition":
+            parts = e.defense.ensemble_partition.parts
+        case _:
+            return {}
+    if parts == 1:
+        return {"teacher": plain}
+    split = {number: e.split.model_copy(update={"parts": parts, "part": number}) for number in range(parts)}
+    return {f"part {number}": plain.with_(split=of) for number, of in split.items()}
 
 
 @dataclass(frozen=True)
@@ -310,38 +358,109 @@ def _split(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
 
 
 def _warmup(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    from tier import training
+    from tier import defenses, training
 
     problem, _ = model_sets(e.data, e.split)
-    state = training.start(problem, e.model, e.train)
-    state = _fit(store, key("warmup", e), e, problem, state, context, until=e.defense.tier.warmup)
+    state = training.start(problem, e.net, e.train)
+    plain = defenses.build(e.defense.plain)  # the same augmentation, no terms yet
+    state = _fit(store, key("warmup", e), e, problem, state, context, plain, until=e.defense.tier.warmup)
     return _state_files(state), {"epochs": state.epoch}
 
 
 def _train(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
-    from tier import runtime, training
+    from tier import defenses, runtime, training
 
     problem, rows = model_sets(e.data, e.split)
-    state = training.start(problem, e.model, e.train)
-    if e.defense.regularizes and e.defense.tier.warmup > 0 and checkpoints.last(store, key("train", e)) is None:
-        shared = ensure(store, "warmup", e, context, list(STATE))  # the same computation for every lambda and beta
-        _continue(state, shared, e, context)
-    state = _fit(store, key("train", e), e, problem, state, context)
+    defense = defenses.build(e.defense)
+    made = _composed if defense.composed else _fitted
+    model, events = made(store, e, problem, defense, context)
     with runtime.session(e.train.threads):
-        table = pd.DataFrame({"index": rows, **training.sample_table(state.model, problem)})
-        figures = training.evaluate(state.model, problem)
-    weights = {name: value.cpu().numpy() for name, value in state.model.state_dict().items()}
-    acting = state.events[e.defense.tier.warmup if e.defense.regularizes else 0 :]
+        table = pd.DataFrame({"index": rows, **training.sample_table(model, problem)})
+        figures = training.evaluate(model, problem)
+    weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
+    acting = events[e.defense.tier.warmup if e.defense.regularizes else 0 :]
     metrics = figures | {
-        "epochs": state.epoch,
+        "epochs": len(events),
         "seconds_per_epoch": float(np.median([event["seconds"] for event in acting])),
         "members": len(problem.members),
         "nonmembers": len(problem.nonmembers),
         "classes": problem.classes,
         "parameters": sum(value.size for value in weights.values()),
+        **({"defense": told} if (told := defense.figures()) else {}),
     }
-    files = {WEIGHTS: weights, "events.parquet": pd.DataFrame(state.events), "samples.parquet": table}
+    files = {WEIGHTS: weights, "events.parquet": pd.DataFrame(events), "samples.parquet": table}
     return files, metrics
+
+
+def _fitted(
+    store: Store, e: Experiment, problem: "Problem", defense: "defenses.Defense", context: Context
+) -> tuple["nn.Module", list[dict[str, Any]]]:
+    """A model trained in the loop, and its epochs."""
+    from tier import training
+
+    if runs := sources(e):
+        models, members, seen = _known(store, e, runs, context)
+        defense.teach(models, members, seen)
+    settings = e.with_(train=defense.settings(e.train))
+    state = training.start(problem, e.net, settings.train)
+    if e.defense.regularizes and e.defense.tier.warmup > 0 and checkpoints.last(store, key("train", e)) is None:
+        shared = ensure(store, "warmup", e, context, list(STATE))  # the same computation for every lambda and beta
+        _continue(state, shared, e, context)
+    state = _fit(store, key("train", e), settings, problem, state, context, defense)
+    return state.model, state.events
+
+
+def _composed(
+    store: Store, e: Experiment, problem: "Problem", defense: "defenses.Defense", context: Context
+) -> tuple["nn.Module", list[dict[str, Any]]]:
+    """A model put together from trained ones, and their epochs: seconds add up, all else is averaged."""
+    import torch
+
+    from tier import runtime
+
+    runs = sources(e)
+    models, members, _ = _known(store, e, runs, context)
+    model = _blank(e, problem.classes).to(runtime.device()).to(memory_format=torch.channels_last).eval()
+    context.step("putting the model together")(0.0)
+    with runtime.session(e.train.threads):
+        defense.compose(model, models, members, lambda: _outsiders(e))
+    trained = [ensure(store, "train", run, context, ["events.parquet"]) for run in runs.values()]
+    by_epoch = pd.concat([run.frame("events.parquet").astype(float) for run in trained]).groupby("epoch", sort=True)
+    mean = by_epoch.mean().assign(seconds=by_epoch["seconds"].sum()).reset_index().astype({"epoch": int})
+    return model, _records(mean)
+
+
+def _known(
+    store: Store, e: Experiment, runs: Mapping[str, Experiment], context: Context
+) -> tuple[list["nn.Module"], "Tensor", "Tensor"]:
+    """Trained models, the members of the experiment, and which of them each model was trained on, `(M, N)` bool."""
+    import torch
+
+    problem, rows = model_sets(e.data, e.split)
+    own = rows[: len(problem.members)]
+    models, seen = [], []
+    for run in runs.values():
+        models.append(model_of(store, run, context))
+        theirs, known = model_sets(run.data, run.split)
+        seen.append(np.isin(own, known[: len(theirs.members)]))
+    return models, problem.members, torch.from_numpy(np.stack(seen))
+
+
+def _outsiders(e: Experiment) -> "Tensor":
+    """Images that no model of the experiment is trained or judged on, for a defender to compare members with.
+
+    The other side's non-members. Raises SplitError when there are none.
+    """
+    import torch
+
+    from tier import splits
+
+    source = dataset(e.data)
+    side = "target" if e.split.role == "shadow" else "shadow"
+    rows = _membership(source, e.split).indices(f"{side}_test")
+    if not len(rows):
+        raise splits.SplitError(f"this defense compares members with {side} images: set split.{side}_test above 0")
+    return torch.from_numpy(np.ascontiguousarray(source.images[rows]))
 
 
 def _maps(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
@@ -496,9 +615,13 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
         rows.append(row)
         context.step("replaying the run")(state.epoch / e.train.epochs)
 
+    defense = defenses.build(e.defense)
+    if defense.composed or sources(e):
+        raise ValueError(f"'{e.defense.name}' is made from several models and has no early-stopping path")
+    settings = defense.settings(e.train)
     hooks = training.Hooks(checkpoint=look, cancelled=context.cancelled)
-    state = training.start(problem, e.model, e.train)
-    training.fit(problem, state, defenses.build(e.defense), e.train, hooks)
+    state = training.start(problem, e.net, settings)
+    training.fit(problem, state, defense, settings, hooks)
     return {"path.parquet": pd.DataFrame(rows)}, {"epochs": state.epoch}
 
 
@@ -978,6 +1101,7 @@ STAGES: dict[str, Stage] = {
         },
         ("split",),
         _train,
+        lambda e: {name: ("train", run) for name, run in sources(e).items()},
     ),
     "maps": Stage(
         2,
@@ -1057,14 +1181,12 @@ def _fit(
     problem: "Problem",
     state: "State",
     context: Context,
+    defense: "defenses.Defense",
     until: int | None = None,
 ) -> "State":
     """Train from the run's last checkpoint in the store, if it has one, leaving checkpoints on the way."""
-    from tier import defenses, training
+    from tier import training
 
-    defense = e.defense
-    if until is not None:  # the warm-up: the same augmentation, no terms yet
-        defense = Defense(name="augmentation" if e.defense.augments else "none", augmentation=e.defense.augmentation)
     last = checkpoints.last(store, name)
     if last is not None:
         _continue(state, last, e, context)
@@ -1082,19 +1204,23 @@ def _fit(
         context.progress({**event, "step": "training", "epochs": e.train.epochs, "fraction": done})
 
     hooks = training.Hooks(event=tell, checkpoint=keep, cancelled=context.cancelled)
-    training.fit(problem, state, defenses.build(defense), e.train, hooks, until)
+    training.fit(problem, state, defense, e.train, hooks, until)
     return state
 
 
 def _continue(state: "State", checkpoint: Result, e: Experiment, context: Context) -> None:
     """Load a checkpoint into a fresh state and tell its epochs again, for whoever watches."""
-    events = checkpoint.frame("events.parquet").astype(object)
-    rows = events.where(events.notna(), None).to_dict("records")
-    state.load(checkpoint.arrays("state.safetensors"), [{str(k): v for k, v in row.items()} for row in rows])
+    state.load(checkpoint.arrays("state.safetensors"), _records(checkpoint.frame("events.parquet")))
     for event in state.events:
         context.progress(
             {**event, "step": "training", "epochs": e.train.epochs, "fraction": event["epoch"] / e.train.epochs}
         )
+
+
+def _records(events: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows as events; None for what is missing."""
+    there = events.astype(object)
+    return [{str(k): v for k, v in row.items()} for row in there.where(there.notna(), None).to_dict("records")]
 
 
 def _state_files(state: "State") -> Files:

@@ -1,9 +1,11 @@
 """Named experiments: each says only what differs from another, and why."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field
 
 from tier.config import (
     EXPLAINER_SETTINGS,
@@ -13,6 +15,7 @@ from tier.config import (
     Defense,
     DefenseName,
     Divergence,
+    DpSgd,
     Experiment,
     Model,
     Signs,
@@ -30,7 +33,10 @@ class Preset(Config):
     title: str
     why: str
     experiment: Experiment
-    defenses: tuple[Defense, ...]
+    defenses: tuple[Defense, ...]  # looked at from all sides
+    rivals: tuple[Defense, ...] = ()  # compared in accuracy and leak only
+    # strengths of a defense that a sweep goes through, where they are not lambda and beta
+    strengths: dict[DefenseName, tuple[float, ...]] = Field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     lambdas: tuple[float, ...] = (0.0, 3.0, 5.0, 7.0, 9.0, 11.0, 15.0)
     betas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 3.0)
@@ -41,12 +47,17 @@ class Preset(Config):
 
         Raises ValueError listing the preset's defenses when it has none of that name.
         """
-        for defense in self.defenses:
+        for defense in self.compared:
             if defense.name == name:
                 return defense
         raise ValueError(
-            f"preset '{self.name}' has no defense '{name}'; it has {', '.join(d.name for d in self.defenses)}"
+            f"preset '{self.name}' has no defense '{name}'; it has {', '.join(d.name for d in self.compared)}"
         )
+
+    @property
+    def compared(self) -> tuple[Defense, ...]:
+        """All defenses of the preset: its own and the rivals."""
+        return self.defenses + self.rivals
 
     def run(self, defense: str | Defense = "none", seed: int = 0) -> Experiment:
         """The experiment of one defense and training seed; the preset's next seed is the control of its fidelity."""
@@ -69,6 +80,17 @@ class Preset(Config):
         base = self.defense(name)
         tier = Tier.model_validate({**dict(base.tier), "lambda_": lam, "beta": beta})
         return self.run(base.model_copy(update={"tier": tier}), seed)
+
+    def sweep(
+        self, name: DefenseName, strengths: Sequence[float] | None, seed: int = 0
+    ) -> Iterator[tuple[float, Experiment]]:
+        """A defense at each strength, by default at those of the preset, else at its own only.
+
+        Raises ValueError for a defense that has no strength, and for a value that does not fit.
+        """
+        base = self.defense(name)
+        for strength in strengths or self.strengths.get(name, (base.strength,)):
+            yield strength, self.run(base.at(strength), seed)
 
     def grid(self, name: DefenseName, seed: int = 0) -> Iterator[tuple[float, float, Experiment]]:
         """Every (lambda, beta, experiment) of the preset's grid; points that are the same computation share a key."""
@@ -94,6 +116,22 @@ def _defenses(tier: Tier, **common: Any) -> tuple[Defense, ...]:
         Defense(name="augmentation", **common),
         Defense(name="tier_reg", tier=tier, **common),
         Defense(name="tier_full", tier=tier, **common),
+    )
+
+
+def _rivals(**common: Any) -> tuple[Defense, ...]:
+    """Every other defense of SPEC 6 at its default strength; DP-SGD once as in the paper, once tuned for utility."""
+    tuned = DpSgd(epsilon=None, noise=0.3, multiplicity=4)
+    return (
+        Defense(name="dpsgd_eps100", **common),
+        Defense(name="dpsgd_tuned", dpsgd=tuned, **common),
+        Defense(name="memguard", **common),
+        Defense(name="early_stopping", **common),
+        Defense(name="label_smoothing", **common),
+        Defense(name="relaxloss", **common),
+        Defense(name="confidence_penalty", **common),
+        Defense(name="distillation", **common),
+        Defense(name="ensemble_partition", **common),
     )
 
 
@@ -171,6 +209,7 @@ register(
         ),
         # the most accurate lambda of the grid at beta 0.3; how much they leak does not differ clearly
         defenses=_defenses(Tier(lambda_=3.0)),
+        rivals=_rivals(),
         explainers=tuple(EXPLAINER_SETTINGS),
     )
 )

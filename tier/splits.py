@@ -126,6 +126,17 @@ def halves(labels: np.ndarray, seed: int, number: int) -> np.ndarray:
     return ~inside if number % 2 else inside
 
 
+def partition(labels: np.ndarray, seed: int, parts: int) -> np.ndarray:
+    """Which of so many disjoint parts each image with these labels (N,) is in, (N,) int8; each has its share of every
+    class to within one image. Raises SplitError when there are fewer images than parts.
+    """
+    if parts > len(labels):
+        raise SplitError(f"{len(labels)} members are too few for {parts} parts: lower that number")
+    _, codes = np.unique(labels, return_inverse=True)
+    sizes = np.diff(np.linspace(0, len(labels), parts + 1).astype(np.int64))
+    return _by_class(codes, sizes, np.random.default_rng([seed, 3]))
+
+
 def with_canaries(labels: np.ndarray, sets: Membership, split: Split, classes: int) -> np.ndarray:
     """The labels (N,) with those of `split.canaries` target members and as many non-members exchanged.
 

@@ -24,6 +24,7 @@ from tier.metrics import auc, balanced_accuracy, top_k_accuracy
 from tier.perturbation import NoOrder
 from tier.runtime import as_pixels, autocast, device, generator, seeded, session
 
+TERMS = ("loss", "ce", "kl", "var")  # columns of every run's events; a defense may add others
 MONITOR = 500  # members and non-members whose accuracy and leak are measured after every epoch
 
 
@@ -146,7 +147,10 @@ def _epoch(
     model.train()
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     noise = generator("augmentation", settings.seed, epoch)
-    batches = _batches(len(images), settings.batch_size, generator("order", settings.seed, epoch))
+    draw = generator("order", settings.seed, epoch)
+    batches = defense.batches(len(images), settings.batch_size, draw) or _batches(
+        len(images), settings.batch_size, draw
+    )
     sums: dict[str, float] = {}
     for number, index in enumerate(batches):
         if hooks.cancelled():
@@ -155,6 +159,7 @@ def _epoch(
         for group in optimizer.param_groups:
             group["lr"] = rate
         chosen = index.to(images.device)
+        defense.begin(chosen, epoch)
         x = as_pixels(images[chosen])
         if defense.augmentation is not None:
             x = as_pixels(augment(x, defense.augmentation, noise))
@@ -174,7 +179,7 @@ def _epoch(
         optimizer.step()
         for name, value in values.items():
             sums[name] = sums.get(name, 0.0) + value * len(index)
-    return {name: sums[name] / len(images) if name in sums else None for name in ("loss", "ce", "kl", "var")}
+    return {name: sums[name] / len(images) if name in sums else None for name in dict.fromkeys((*TERMS, *sums))}
 
 
 def _batches(count: int, size: int, draw: torch.Generator) -> list[Tensor]:

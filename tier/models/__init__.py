@@ -7,7 +7,7 @@ from tier.config import Model
 from tier.models import mobilenet as _mobilenet
 from tier.models import resnet as _resnet
 from tier.models import small as _small
-from tier.models.blocks import Classifier, Normalize, initialize
+from tier.models.blocks import Classifier, Normalize, grouped, initialize
 
 
 def build(config: Model, classes: int, mean: Tensor, std: Tensor, seed: int = 0) -> Classifier:
@@ -28,6 +28,8 @@ def build(config: Model, classes: int, mean: Tensor, std: Tensor, seed: int = 0)
         else:
             cifar = config.architecture == "resnet18_cifar"
             body, candidates = _resnet.ResNet18(classes, "cifar" if cifar else "imagenet"), _resnet.CAM_CANDIDATES
+    if config.norm == "group":
+        grouped(body)
     model = Classifier(Normalize(mean, std), body, candidates)
     initialize(model, torch.Generator().manual_seed(seed))
     return model

@@ -71,3 +71,19 @@ def initialize(model: nn.Module, generator: torch.Generator) -> None:
             bound = module.in_features**-0.5
             nn.init.uniform_(module.weight, -bound, bound, generator=generator)
             nn.init.zeros_(module.bias)
+
+
+FEWEST = 4  # channels of a group
+MOST = 32  # groups
+
+
+def grouped(model: nn.Module) -> None:
+    """Exchange every BatchNorm for a GroupNorm (Wu and He 2018), which looks at one image at a time.
+
+    As many groups of equal size as possible, up to 32 and of no fewer than four channels where there are so many.
+    """
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            channels = module.num_features
+            groups = max(n for n in range(1, MOST + 1) if channels % n == 0 and (n == 1 or channels // n >= FEWEST))
+            model.set_submodule(name, nn.GroupNorm(groups, channels))
