@@ -43,7 +43,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter
 
 from tier import environment
 from tier.config import Experiment, stage_key
-from tier.context import Cancelled, Context
+from tier.context import Cancelled, Context, Waiting
 from tier.environment import DATA_ROOT
 from tier.store import Store, StoreError, check
 
@@ -69,6 +69,7 @@ ORPHANED = 3600.0  # what waits in the queue is dropped when its client was not 
 ORPHANS_EVERY = 60.0  # ... as is looked up so often
 STARTS = 20  # a run is started at most so often ...
 STALLS = 3  # ... and at most so often in a row without getting further
+WAITING = "waiting for the same run elsewhere"  # the step of a job that another run has to make something for
 TIDY_EVERY = 86_400.0  # seconds between two clean-ups of the store
 PROGRESS_EVERY = 0.3  # seconds between writes of progress to a local store
 PROGRESS_EVERY_REMOTE = 2.0
@@ -102,7 +103,7 @@ class Job:
     requesters: list[str] = field(default_factory=list)
     attempt: int = 0  # how often its run was started, over worker deaths
     submitted: float = 0.0
-    started: float | None = None
+    started: float | None = None  # later by as long as it waited, in its midst, for what another run computed
     ended: float | None = None
 
     @property
@@ -486,6 +487,12 @@ class Reporter:
                 log.warning("cannot ask whether to stop: %s", error)
         return self._cancelled
 
+    def withdraw(self) -> None:
+        """This start does not count: the run found that another is doing its work."""
+        self.state["starts"].pop()
+        self.state["fraction"] = None
+        self._dirty = True
+
     def close(self) -> None:
         """Write what has not been written."""
         if self._dirty:
@@ -541,7 +548,8 @@ def run_job(
     data_root: str | None = None,
 ) -> str:
     """What a worker does for a job; all arguments are plain text, `experiment` and `need` JSON. Returns JSON:
-    `{"status": "done" | "cancelled" | "failed", "error": sentence, "details": traceback}`.
+    `{"status": "done" | "cancelled" | "failed", "error": sentence, "details": traceback}`, or
+    `{"status": "waiting", "for": lease}` when another process computes what it reads.
 
     A process does one job at a time; another one waits, or hears that it is cancelled.
     """
@@ -563,10 +571,13 @@ def _compute(store: Store, runner: str, stage: str, key: str, experiment: str, r
         settings = Experiment.model_validate_json(experiment)
         if settings.data.fingerprint is not None and module.key(stage, settings) != key:
             raise ValueError("this worker runs another version of the code than asked: stop the engine, then try again")
-        context = Context(reporter.progress, reporter.cancelled)
+        context = Context(reporter.progress, reporter.cancelled, waits=False)
         module.ensure(store, stage, settings, context, need=tuple(json.loads(need)))
     except Cancelled:
         return {"status": "cancelled"}
+    except Waiting as wait:
+        reporter.withdraw()
+        return {"status": "waiting", "for": wait.lease}
     except Exception as error:  # whatever it is, the person who asked has to read it
         log.exception("%s %s failed", stage, key[:12])
         return {"status": "failed", "error": _sentence(error), "details": without_paths(traceback.format_exc())}
@@ -694,6 +705,8 @@ class _Run:
     cancelling: bool = False
     tries: int = 0  # times it was given to Dask
     losses: int = 0  # times Dask gave it up
+    waits_for: str | None = None  # a lease under which another run computes what this one reads
+    worked: float = 0.0  # seconds that it ran before it began to wait
     step_began: tuple[str, float, float] = ("", 0.0, 0.0)  # step, time, fraction at that time
 
     @property
@@ -847,6 +860,8 @@ class Engine:
             self._again(run)
         elif status == "cancelled":
             self._end(run, "cancelled")
+        elif status == "waiting":
+            self._park(run, outcome["for"])
         elif status == "done" and not set(run.job.need) <= set(run.asked):
             self._release(run, "looking for what else was asked for")
         else:
@@ -861,6 +876,18 @@ class Engine:
         elif run.losses >= STARTS:
             self._end(run, "failed", f"The cluster has lost this run {run.losses} times; see the engine's log.")
 
+    def _park(self, run: _Run, lease: str) -> None:
+        """Another run computes what this one reads: let others have the slot until that lease is free."""
+        if run.cancelling:
+            self._end(run, "cancelled")
+            return
+        job = run.job
+        starts = (_read_progress(self.store, job.key) or _Progress()).starts
+        job.attempt = run.attempts_before + len(starts)  # this one does not count
+        run.worked, job.started, job.fraction = time.time() - (job.started or time.time()), None, None
+        run.waits_for = lease
+        self._release(run, WAITING)
+
     def _release(self, run: _Run, step: str) -> None:
         """Put a started run back into the queue."""
         self.pool.release(run.handle)
@@ -870,12 +897,14 @@ class Engine:
     def _fill_slots(self) -> None:
         """Start queued runs, as many as can run."""
         free = self.pool.slots() - sum(run.handle is not None for run in self.runs.values())
+        awaited = {run.waits_for for run in self.runs.values() if run.waits_for is not None} if free > 0 else set()
+        held = {lease for lease in awaited if self.store.holder(lease) is not None}
         for run in sorted((run for run in self.runs.values() if run.handle is None), key=lambda run: run.order):
             if free <= 0:
                 break
             if run.pinned and self.store.find(run.job.stage, run.job.key, run.job.need) is not None:  # meanwhile
                 self._end(run, "done")
-            else:
+            elif run.waits_for not in held:
                 free -= 1
                 self._start(run)
 
@@ -888,7 +917,8 @@ class Engine:
         what = (self.runner, job.stage, job.key, json.dumps(job.experiment), run.run, json.dumps(job.need))
         run.handle = self.pool.start(name, *where, *what, run.data_root)
         job.status, job.position, job.step = "running", 0, "starting"
-        job.started = job.started or time.time()
+        job.started = job.started or time.time() - run.worked
+        run.waits_for = None
         log.info("started %s %s for %s", job.stage, job.key[:12], ", ".join(job.requesters))
 
     def _end(self, run: _Run, status: Status, error: str | None = None, details: str | None = None) -> None:

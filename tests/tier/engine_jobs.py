@@ -2,8 +2,9 @@
 
 `data.source` names a behaviour: `ok`; `fail` raises ValueError; `bug` raises RuntimeError; `die` kills its worker in
 every attempt, before the first epoch is done; `suffer` kills it after each epoch but the last two; `unread` has no
-fingerprint. `train.learning_rate` is an epoch's length in seconds, `train.epochs` their number, and `train.seed` tells
-experiments apart. The result says of each epoch which process computed it and where that looked for data.
+fingerprint; `shared` and `crossed` read what PARENTS names, of the same length and common to all seeds.
+`train.learning_rate` is an epoch's length in seconds, `train.epochs` their number, and `train.seed` tells experiments
+apart. The result says of each epoch which process computed it and where that looked for data.
 """
 
 import json
@@ -15,9 +16,11 @@ from collections.abc import Sequence
 import pandas as pd
 
 from tier.config import Experiment, stage_key
-from tier.context import Cancelled, Context
+from tier.context import Cancelled, Context, Waiting
 from tier.environment import DATA_ROOT
 from tier.store import Result, Store
+
+PARENTS: dict[str, tuple[str, ...]] = {"shared": ("warmup",), "crossed": ("left", "right")}
 
 
 def pin(store: Store, experiment: Experiment) -> Experiment:
@@ -27,7 +30,15 @@ def pin(store: Store, experiment: Experiment) -> Experiment:
 
 
 def key(stage: str, experiment: Experiment) -> str:
+    if stage != "report":
+        experiment = Experiment(train=experiment.train.model_copy(update={"seed": 0}))
     return stage_key(stage, 1, experiment.changed(), [], "f")
+
+
+def parents(experiment: Experiment) -> tuple[str, ...]:
+    """What a report reads; every other of the crossed ones the other way round."""
+    names = PARENTS.get(experiment.data.source, ())
+    return names[::-1] if experiment.train.seed % 2 else names
 
 
 def ensure(
@@ -36,10 +47,14 @@ def ensure(
     name = key(stage, experiment)
     while (found := store.find(stage, name, need)) is None:
         lease = store.lease(f"{stage}-{name}")
+        if lease is None and not context.waits:
+            raise Waiting(f"{stage}-{name}")
         if lease is None:
             time.sleep(0.05)
             continue
         with lease:
+            for parent in parents(experiment) if stage == "report" else ():
+                ensure(store, parent, experiment, context)
             compute(store, stage, name, experiment, context)
     return found
 

@@ -23,7 +23,7 @@ from tests.tier.test_experiment import assert_same, tiny, weights
 from tier import checkpoints, engine, environment
 from tier import experiment as stages
 from tier.config import Data, Defense, Experiment, Tier, Train
-from tier.context import Cancelled
+from tier.context import Cancelled, Context, Waiting
 from tier.engine import Client, Engine, Job, Reporter, hopeless, kind, remaining, run_job, without_paths
 from tier.environment import DATA_ROOT
 from tier.store import Store
@@ -715,6 +715,185 @@ def test_a_read_only_store_is_left_as_it_is(tmp_path: Path) -> None:
     assert path.exists()
 
 
+# ---- jobs that wait for what another run computes
+
+
+def toy_lease(stage: str, wanted: Experiment) -> str:
+    return f"{stage}-{engine_jobs.key(stage, wanted)}"
+
+
+def test_a_job_that_waits_gives_its_slot_to_another(desk: Desk) -> None:
+    wanted, other = experiment("shared", seed=1), experiment(seed=2)
+    lease = toy_lease("warmup", wanted)
+    with desk.store.lease(lease) or pytest.fail("the lease is not free"):
+        key = desk.client.submit("report", wanted)
+        time.sleep(0.002)
+        second = desk.client.submit("report", other)
+        desk.engine.step()
+        assert desk.job(key).status == "running"
+        assert run_started(desk) == "waiting"
+        assert desk.pool.outcomes[desk.pool.last] == {"status": "waiting", "for": lease}
+        desk.engine.step()
+        job = desk.job(key)
+        assert (job.status, job.step, job.started) == ("queued", engine.WAITING, None)
+        assert desk.job(second).status == "running"
+        assert run_started(desk) == "done"
+        for _ in range(3):
+            desk.engine.step()
+        assert desk.job(second).status == "done"
+        assert len(desk.pool.started) == 2  # a slot is free, and still it is not tried
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert run_started(desk) == "done"
+    desk.engine.step()
+    assert (desk.job(key).status, desk.job(key).attempt) == ("done", 1)
+    assert desk.client.history(key)["epoch"].tolist() == [1, 2, 3]
+
+
+def test_waiting_is_no_start_no_stall_and_no_loss(desk: Desk) -> None:
+    wanted = experiment("shared", seed=1, seconds=0.001)
+    key = desk.client.submit("report", wanted)
+    for _ in range(engine.STARTS + 5):
+        with desk.store.lease(toy_lease("warmup", wanted)) or pytest.fail("the lease is not free"):
+            desk.engine.step()
+            assert run_started(desk) == "waiting"
+            desk.engine.step()
+            assert (desk.job(key).status, desk.job(key).attempt) == ("queued", 0)
+            assert desk.store.get_json(f"progress/{key}.json")["starts"] == []
+    desk.engine.step()
+    assert run_started(desk) == "done"
+    desk.engine.step()
+    assert (desk.job(key).status, desk.job(key).attempt) == ("done", 1)
+
+
+def test_a_real_start_counts_however_often_it_waited(desk: Desk) -> None:
+    wanted = experiment("shared", seed=1)
+    key = desk.client.submit("report", wanted)
+    desk.engine.step()
+    Reporter(desk.store, key, "run")  # a start whose worker dies
+    with desk.store.lease(toy_lease("warmup", wanted)) or pytest.fail("the lease is not free"):
+        assert run_started(desk) == "waiting"
+        desk.engine.step()
+    assert desk.job(key).attempt == 1
+    assert len(desk.store.get_json(f"progress/{key}.json")["starts"]) == 1
+
+
+def test_the_time_spent_waiting_is_not_learnt_as_work(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    wanted = experiment("shared", seed=1)
+    key = desk.client.submit("report", wanted)
+    monkeypatch.setattr(engine.time, "time", lambda: now[0])
+    lease = toy_lease("warmup", wanted)
+    holder = {lease: True}
+    monkeypatch.setattr(desk.store, "holder", lambda name: {} if holder.get(name) else None)
+    desk.engine.step()
+    now[0] += 30
+    desk.pool.end("waiting", **{"for": lease})
+    desk.engine.step()
+    now[0] += 500
+    desk.engine.step()
+    assert desk.job(key).status == "queued"
+    holder[lease] = False
+    desk.engine.step()
+    Reporter(desk.store, key, "run")
+    now[0] += 20
+    desk.pool.end()
+    desk.engine.step()
+    job = desk.job(key)
+    assert job.started is not None and job.ended is not None
+    assert job.ended - job.started == pytest.approx(50)
+    assert desk.engine._durations[kind(job)] == [pytest.approx(50)]
+
+
+def test_whoever_waits_in_person_is_next_once_the_lease_is_free(desk: Desk) -> None:
+    person, points = experiment("shared", seed=1), [desk.submit(seed, priority="sweep") for seed in (2, 3, 4)]
+    with desk.store.lease(toy_lease("warmup", person)) or pytest.fail("the lease is not free"):
+        key = desk.client.submit("report", person)
+        desk.engine.step()
+        assert desk.job(key).status == "running"  # ahead of the sweep
+        assert run_started(desk) == "waiting"
+        desk.engine.step()
+        assert desk.job(points[0]).status == "running"
+    desk.engine.step()
+    assert len(desk.pool.started) == 2  # no run is broken off for it
+    desk.pool.end()
+    desk.engine.step()
+    assert desk.job(key).status == "running"
+    assert [desk.job(point).status for point in points] == ["done", "queued", "queued"]
+
+
+def test_a_job_cancelled_while_it_waits(desk: Desk) -> None:
+    wanted = experiment("shared", seed=1)
+    with desk.store.lease(toy_lease("warmup", wanted)) or pytest.fail("the lease is not free"):
+        key = desk.client.submit("report", wanted)
+        desk.engine.step()
+        run_started(desk)
+        desk.engine.step()
+        desk.client.cancel(key)
+        desk.engine.step()
+        assert desk.job(key).status == "cancelled"
+        assert desk.engine.idle
+        again = desk.client.submit("report", wanted)  # and one that is cancelled before the engine hears that it waits
+        desk.engine.step()
+        assert run_started(desk) == "waiting"
+        desk.client.cancel(again)
+        desk.engine.step()
+        assert desk.job(again).status == "cancelled"
+        assert desk.engine.idle
+    assert not desk.store.list_json("cancel")
+
+
+def test_the_lease_of_a_dead_process_is_not_waited_for(desk: Desk) -> None:
+    wanted = experiment("shared", seed=1)
+    code = (
+        "import os, sys; from tier.store import Store; assert Store(sys.argv[1]).lease(sys.argv[2]); "
+        "sys.stdin.readline(); os._exit(0)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, desk.store.url, toy_lease("warmup", wanted)],
+        stdin=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    until(lambda: desk.store.holder(toy_lease("warmup", wanted)), 30, "the lease")
+    key = desk.client.submit("report", wanted)
+    desk.engine.step()
+    assert run_started(desk) == "waiting"
+    desk.engine.step()
+    assert desk.job(key).status == "queued"
+    process.communicate("\n", timeout=30)
+    desk.engine.step()
+    assert run_started(desk) == "done"
+
+
+def test_real_stages_do_not_wait_when_told_so(tmp_path: Path) -> None:
+    """A point of a sweep whose warm-up another process computes, and a report whose training runs elsewhere."""
+    store = Store(tmp_path)
+    point = stages.pin(store, tiny(Defense(name="tier_reg", tier=Tier(warmup=1))), load=True)
+    stages.ensure(store, "split", point)
+    impatient = Context(waits=False)
+    for stage in ("warmup", "train", "report"):
+        lease = f"{stage}-{stages.key(stage, point)}"
+        with store.lease(lease) or pytest.fail("the lease is not free"):
+            with pytest.raises(Waiting) as told:
+                stages.ensure(store, "report", point, impatient)
+            assert told.value.lease == lease
+        assert [result.stage for result in store.ls()] == ["split"]
+        assert all(store.holder(f"{name}-{stages.key(name, point)}") is None for name in ("report", "train", "audit"))
+    assert stages.ensure(store, "train", point, impatient).metrics["epochs"] == 6
+
+
+def test_what_is_read_is_looked_up_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a battery's twenty models the last may be the one that another run trains."""
+    store = Store(tmp_path)
+    e = stages.pin(store, tiny(**{"battery.references": 6}), load=True)
+    computed: list[str] = []
+    real = stages._compute
+    monkeypatch.setattr(stages, "_compute", lambda *a: computed.append(a[1]) or real(*a))
+    lease = f"train-{stages.key('train', stages.reference(e, 5))}"
+    with store.lease(lease) or pytest.fail("the lease is not free"), pytest.raises(Waiting, match=lease):
+        stages.ensure(store, "battery", e, Context(waits=False))
+    assert computed == []
+
+
 # ---- the worker's side
 
 
@@ -1168,6 +1347,30 @@ def test_worker_that_always_dies_ends_in_words(house: House) -> None:
     assert deaths and 3 <= int(deaths[1]) <= 5, job.error  # Dask may have begun once more before the engine looked
     fine = house.client.submit("report", experiment(seed=50))
     assert house.client.wait(fine, timeout=60).status == "done"  # the next one is not harmed
+
+
+@pytest.mark.engine
+def test_points_that_share_a_warm_up_compute_it_once_and_leave_the_other_worker_free(house: House) -> None:
+    if environment.cores() < 2:
+        pytest.skip("one worker has nobody to wait for")
+    wanted = [experiment("shared", seed=seed, epochs=20, seconds=0.1) for seed in range(80, 84)]
+    points = [house.client.submit("report", e) for e in wanted]
+    other = house.client.submit("report", experiment(seed=90, epochs=2, seconds=0.1))
+    lease = toy_lease("warmup", wanted[0])
+    until(lambda: house.store.holder(lease), 60, "the warm-up")
+    assert house.client.wait(other, timeout=30).status == "done"  # the last in the queue
+    assert house.store.holder(lease) is not None
+    assert [house.client.wait(key, timeout=90).status for key in points] == ["done"] * 4
+    assert [house.client.job(key).attempt for key in points] == [1] * 4  # type: ignore[union-attr]
+    assert len(house.store.ls("warmup")) == 1
+
+
+@pytest.mark.engine
+def test_two_jobs_that_read_the_same_in_opposite_order(house: House) -> None:
+    wanted = [experiment("crossed", seed=seed, epochs=4, seconds=0.1) for seed in range(6)]
+    keys = [house.client.submit("report", e) for e in wanted]
+    assert [house.client.wait(key, timeout=90).status for key in keys] == ["done"] * 6
+    assert [len(house.store.ls(stage)) for stage in ("left", "right")] == [1, 1]
 
 
 @pytest.mark.engine
