@@ -186,6 +186,8 @@ class RelaxLoss(Config):
     """RelaxLoss (Chen et al. 2022): the training loss is held at a level instead of driven to 0."""
 
     alpha: float = Field(0.5, ge=0.0)  # that level; 0: off
+    upper: float = Field(1.0, gt=0.0, le=1.0)  # most that a flattened posterior leaves the label
+    flattens: Literal["all", "wrong"] = "all"  # images; wrong: as the authors' code, which ascends on all meanwhile
 
 
 class ConfidencePenalty(Config):

@@ -1,9 +1,14 @@
 """Defenses by name: each returns named loss terms, so that one loop trains them all."""
 
 from collections.abc import Callable
+from typing import Any
 
 from tier import config
 from tier.defenses.base import Defense, Terms
+from tier.defenses.confidence_penalty import ConfidencePenaltyDefense
+from tier.defenses.early_stopping import EarlyStoppingDefense
+from tier.defenses.label_smoothing import LabelSmoothingDefense
+from tier.defenses.relaxloss import RelaxLossDefense
 from tier.defenses.tier import TierDefense, tier_loss
 
 __all__ = ["REGISTRY", "Defense", "Terms", "build", "tier_loss"]
@@ -17,11 +22,25 @@ def _tier(settings: config.Defense) -> Defense:
     return TierDefense(settings.tier, settings.augmentation if settings.augments else None)
 
 
+def _of(kind: Callable[[Any, config.Augmentation | None], Defense]) -> Callable[[config.Defense], Defense]:
+    """A defense made from its own part of the settings and the augmentation."""
+
+    def made(settings: config.Defense) -> Defense:
+        part = getattr(settings, config.DEFENSE_SETTINGS[settings.name])
+        return kind(part, settings.augmentation if settings.augments else None)
+
+    return made
+
+
 REGISTRY: dict[str, Callable[[config.Defense], Defense]] = {
     "none": _plain,
     "augmentation": _plain,
     "tier_reg": _tier,
     "tier_full": _tier,
+    "early_stopping": _of(EarlyStoppingDefense),
+    "label_smoothing": _of(LabelSmoothingDefense),
+    "relaxloss": _of(RelaxLossDefense),
+    "confidence_penalty": _of(ConfidencePenaltyDefense),
 }
 
 
