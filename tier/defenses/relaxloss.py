@@ -14,7 +14,7 @@ from tier.defenses.base import Defense, Terms
 
 
 def soft_labels(logits: Tensor, y: Tensor, upper: float) -> Tensor:
-    """The flattened posteriors `(B, K)`, constants: the label's probability, at most `upper`, the rest spread evenly."""
+    """The flattened posteriors `(B, K)`, constants: the label keeps its probability up to `upper`, the rest is even."""
     own = logits.detach().softmax(-1).gather(1, y.unsqueeze(1)).clamp(max=upper)  # (B, 1)
     others = (1 - own) / (logits.shape[1] - 1)
     return others.expand_as(logits).scatter(1, y.unsqueeze(1), own)
