@@ -326,7 +326,7 @@ def _progress(stage: str, one: Experiment, whole: bool) -> None:
         st.progress(_overall(job))
         events = loaders.engine().history(job.key)
         if len(events):
-            figure = figures.training(events, one.defense.canonical().name, one.train.epochs)
+            figure = figures.training(events, one.defense.canonical().trained.name, one.train.epochs)
             plot(figure, "training", words.training(events), key=f"live_{job.key}")
             st.markdown(words.training(events), width=theme.TEXT_WIDTH)
 

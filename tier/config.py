@@ -153,6 +153,7 @@ class DpSgd(Config):
     batch_size: int | None = Field(None, ge=1)  # expected; None: the training's
     learning_rate: float | None = Field(None, gt=0.0)  # None: the training's
     optimizer: Literal["adamw", "sgd"] | None = None  # None: the training's
+    momentum: float | None = Field(None, ge=0.0, lt=1.0)  # SGD only; None: the training's
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "DpSgd":
@@ -230,7 +231,8 @@ class Defense(Config):
     @property
     def augments(self) -> bool:
         """Whether training images go through T."""
-        return self.name in ("augmentation", "tier_full") or self.base_augmentation == "standard"
+        copied = self.private and self.dpsgd.multiplicity > 1
+        return self.name in ("augmentation", "tier_full") or self.base_augmentation == "standard" or copied
 
     @property
     def regularizes(self) -> bool:
@@ -241,6 +243,13 @@ class Defense(Config):
     def private(self) -> bool:
         """Whether it is DP-SGD."""
         return self.name in ("dpsgd_eps100", "dpsgd_tuned")
+
+    @property
+    def bare(self) -> "Defense":
+        """No defense at all, with the base augmentation that every model has (SPEC 1)."""
+        if self.base_augmentation == "none":
+            return Defense()
+        return Defense(base_augmentation=self.base_augmentation, augmentation=self.augmentation)
 
     @property
     def plain(self) -> "Defense":
@@ -284,24 +293,34 @@ class Defense(Config):
                 return self.strength > 0
 
     def canonical(self, epochs: int | None = None) -> "Defense":
-        """The same computation under its simplest name, so that equal runs share one key.
+        """The same run of `epochs` with every setting that does not act at its default.
 
-        lambda = 0, and a run of `epochs` that ends within the warm-up, is plain training with the same augmentation,
-        bit for bit (SPEC 2), and so is any other defense at strength 0; settings that do not act go back to their
-        defaults.
+        lambda = 0, and a run that ends within the warm-up, is plain training with the same augmentation, bit for bit
+        (SPEC 2), and so is any other defense at strength 0. The base augmentation stays: undefended models that the
+        run is compared with have it too.
         """
-        if not self.acts(epochs):
-            return self.plain
-        name, part = self.name, DEFENSE_SETTINGS[self.name]
-        kept: dict[str, Any] = {part: getattr(self, part)}
-        if self.regularizes:
-            if self.base_augmentation == "standard":
-                name = "tier_full"
-            if self.tier.lambda_schedule == "constant":
+        if self.acts(epochs):
+            part = DEFENSE_SETTINGS[self.name]
+            kept: dict[str, Any] = {"name": self.name, part: getattr(self, part)}
+            if self.regularizes and self.tier.lambda_schedule == "constant":
                 kept[part] = self.tier.model_copy(update={"ramp": Tier().ramp})
-        elif self.augments:
-            kept["base_augmentation"] = "standard"
-        return Defense(name=name, augmentation=self.augmentation if self.augments else Augmentation(), **kept)
+        else:
+            kept = {"name": "augmentation" if self.name in ("augmentation", "tier_full") else "none"}
+        return Defense(
+            augmentation=self.augmentation if self.augments else Augmentation(),
+            base_augmentation=self.base_augmentation,
+            **kept,
+        )
+
+    @property
+    def trained(self) -> "Defense":
+        """The same training under its simplest name, whatever it is augmented by: what its key is made from."""
+        augmented = {"none": "augmentation", "tier_reg": "tier_full"}
+        same = self.base_augmentation == "standard" and (self.name in augmented or self.name in augmented.values())
+        if not same:
+            return self
+        name = augmented.get(self.name, self.name)
+        return Defense.model_validate({**dict(self), "name": name, "base_augmentation": "none"})
 
 
 DEFENSE_SETTINGS: dict[DefenseName, str] = {
@@ -534,7 +553,7 @@ class Experiment(Config):
             train=train,
             explain=self.explain.canonical(),
             trajectory=self.trajectory.canonical(),
-            attack=self.attack.canonical(plain=self.defense.canonical(train.epochs) == Defense()),
+            attack=self.attack.canonical(plain=self.defense.canonical(train.epochs).name == "none"),
             divergence=divergence,
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from tier import checkpoints, gallery, uploads
-from tier.config import EXPLAINER_SETTINGS, Attack, Data, Defense, Experiment, Explain, ExplainerName, Split, stage_key
+from tier.config import EXPLAINER_SETTINGS, Attack, Data, Experiment, Explain, ExplainerName, Split, stage_key
 from tier.context import Cancelled, Context, Waiting
 from tier.environment import data_root
 from tier.store import Result, Store
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 KEPT_DATASETS = 2
 GALLERY = 64  # members, and as many non-members, whose maps are kept for viewing
+SHADOW_SEED = 2000  # added to the target's training seed
 REFERENCE_SEED = 1000  # added to a reference model's number, away from the seeds of targets
 CHEAP = ("gradient", "gradcam", "gradcampp")  # explainers of one pass, which most stages make anew
 FAMILY_HEADS: tuple[ExplainerName, ...] = tuple(dict.fromkeys(Explain(name=n).family[0] for n in EXPLAINER_SETTINGS))
@@ -224,7 +225,8 @@ def _model_rows(source: "Dataset", sets: "Membership", config: Split) -> list[np
 
     if config.role == "reference":
         pool = np.sort(np.concatenate([sets.indices("target_train"), sets.indices("target_test")]))
-        inside = splits.halves(source.labels[pool], config.seed, config.reference)
+        groups = source.groups[pool] if config.group_disjoint and source.groups is not None else None
+        inside = splits.halves(source.labels[pool], config.seed, config.reference, groups)
         return [pool[inside], pool[~inside]]
     rng = np.random.default_rng(config.seed)
     rows = [rng.permutation(sets.indices(f"{config.role}_{part}")) for part in ("train", "test")]
@@ -274,13 +276,17 @@ def _blank(e: Experiment, classes: int) -> "nn.Module":
 def undefended(e: Experiment, seed: int | None = None) -> Experiment:
     """The same experiment without any defense, with the same training seed or another."""
     train = e.train if seed is None else e.train.model_copy(update={"seed": seed})
-    return e.with_(defense=Defense(), train=train)
+    return e.with_(defense=e.defense.bare, train=train)
 
 
 def shadow(e: Experiment, adaptive: bool) -> Experiment:
-    """The attacker's own model, trained on the shadow half: undefended, or (adaptive) with the target's defense."""
-    defense = e.defense if adaptive else Defense()
-    return e.with_(split=e.split.model_copy(update={"role": "shadow"}), defense=defense)
+    """The attacker's own model, trained on the shadow half: undefended, or (adaptive) with the target's defense.
+
+    Its start weights and batch order are not the target's, which an attacker does not know.
+    """
+    train = e.train.model_copy(update={"seed": SHADOW_SEED + e.train.seed})
+    split = e.split.model_copy(update={"role": "shadow"})
+    return e.with_(split=split, defense=e.defense if adaptive else e.defense.bare, train=train)
 
 
 def reference(e: Experiment, number: int) -> Experiment:
@@ -900,7 +906,8 @@ def _attack_rows(e: Experiment, rows: np.ndarray) -> tuple[np.ndarray, np.ndarra
     from tier import splits
 
     source = dataset(e.data)
-    parts = splits.attack_split(_membership(source, e.split), source.labels, e.attack.seed, e.attack.holdout)
+    groups = source.groups if e.split.group_disjoint else None
+    parts = splits.attack_split(_membership(source, e.split), source.labels, e.attack.seed, e.attack.holdout, groups)
     place = {int(row): number for number, row in enumerate(rows)}
     there = [[place[row] for row in part.tolist() if row in place] for part in (parts.train, parts.test)]
     return np.array(there[0], np.int64), np.array(there[1], np.int64)
@@ -1096,7 +1103,7 @@ STAGES: dict[str, Stage] = {
         lambda e: {
             "model": e.model.changed(),
             "train": e.train.changed(),
-            "defense": e.defense.changed(),
+            "defense": e.defense.trained.changed(),
             **e.split.own(),
         },
         ("split",),

@@ -95,11 +95,13 @@ def attack_split(
     labels: np.ndarray,
     seed: int,
     holdout: float = 0.2,
+    groups: np.ndarray | None = None,
     model: Literal["shadow", "target"] = "shadow",
 ) -> AttackSplit:
     """Members and non-members of the shadow (or `model="target"`), split 80/20 by membership and class (Table II).
 
-    `labels` (N,) are those of the whole data set. Raises SplitError when a part would be empty.
+    `labels` (N,) are those of the whole data set; `groups` (N,), if given, are kept on one side, and the shares hold as
+    far as they allow. Raises SplitError when a part would be empty.
     """
     rng = np.random.default_rng(seed)
     train, test = [], []
@@ -109,20 +111,27 @@ def attack_split(
         if not 0 < held < len(rows):
             raise SplitError(f"{name} has {len(rows)} images, too few to hold {holdout:.0%} out: raise split.{name}")
         _, codes = np.unique(labels[rows], return_inverse=True)
-        part = _by_class(codes, np.array([len(rows) - held, held]), rng)
+        sizes = np.array([len(rows) - held, held])
+        part = _by_class(codes, sizes, rng) if groups is None else _deal(codes, groups[rows], sizes, rng)
+        if not (part == 1).any():
+            raise SplitError(f"{name} has too few groups to hold {holdout:.0%} out: set split.group_disjoint to false")
         train.append(rows[part == 0])
         test.append(rows[part == 1])
     return AttackSplit(np.sort(np.concatenate(train)), np.sort(np.concatenate(test)))
 
 
-def halves(labels: np.ndarray, seed: int, number: int) -> np.ndarray:
+def halves(labels: np.ndarray, seed: int, number: int, groups: np.ndarray | None = None) -> np.ndarray:
     """A random half of images with these labels (N,), its share of every class to within one: (N,) bool.
 
     Half 2k + 1 is the complement of half 2k, so that over whole pairs every image is in as many halves as out of them.
+    Where there are `groups` (N,), each is in one half with all its images, and the sizes hold as far as that allows.
     """
     _, codes = np.unique(labels, return_inverse=True)
     rng = np.random.default_rng([seed, number // 2])
-    inside = _by_class(codes, np.array([len(labels) // 2]), rng) == 0
+    if groups is None:
+        inside = _by_class(codes, np.array([len(labels) // 2]), rng) == 0
+    else:
+        inside = _deal(codes, groups, np.array([1, 1]), rng) == 0
     return ~inside if number % 2 else inside
 
 

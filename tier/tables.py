@@ -93,7 +93,7 @@ def run(key: str, experiment: Experiment, metrics: Mapping[str, Any]) -> dict[st
     `leak`, `low`, `high`, `by`, `audit` and `gap` are explained at `leak`; `auc` is the cross-fitted audit's; `holdout`
     is the audit as the paper makes it, on the 20 % held out; `features` counts the trajectory features that it kept.
     """
-    defense = experiment.canonical().defense
+    defense = experiment.canonical().defense.trained
     acts = defense.regularizes
     members = metrics.get("members") or experiment.split.target_train
     nonmembers = metrics.get("nonmembers") or experiment.split.target_test

@@ -152,7 +152,7 @@ class TestCanonical:
         ],
     )
     def test_names(self, name: Any, base: Any, lam: float, expected: str) -> None:
-        made = Defense(name=name, base_augmentation=base, tier=Tier(lambda_=lam)).canonical()
+        made = Defense(name=name, base_augmentation=base, tier=Tier(lambda_=lam)).canonical().trained
         assert (made.name, made.base_augmentation) == (expected, "none")
 
     def test_keeps_what_acts_and_resets_what_does_not(self) -> None:
