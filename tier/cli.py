@@ -3,6 +3,7 @@
 import json
 import shlex
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from tier import demo, engine, experiment, presets
@@ -20,7 +21,9 @@ from tier.presets import Preset
 from tier.store import Store, StoreError
 from tier.summary import (
     ATTACKERS,
+    LEAK,
     LEAVES,
+    UTILITY,
     as_markdown,
     attack_rows,
     attack_runs,
@@ -41,6 +44,7 @@ store_app = typer.Typer(no_args_is_help=True, help="Look at, check and clean the
 app.add_typer(store_app, name="store")
 out = Console()
 err = Console(stderr=True)
+Work = demo.Job
 
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="Store URL; default: TIER_STORE, else store/ beside the code.")
@@ -51,6 +55,9 @@ SetOption = Annotated[
 DefenseOption = Annotated[list[str] | None, typer.Option("--defense", help="Only this defense. Repeatable.")]
 ExplainerOption = Annotated[list[str] | None, typer.Option("--explainer", help="Only this explainer. Repeatable.")]
 SeedOption = Annotated[list[int] | None, typer.Option("--seed", help="Only this training seed. Repeatable.")]
+HereOption = Annotated[
+    bool, typer.Option("--here", help="Compute in this process, one run after the other, instead of by the engine.")
+]
 
 
 @app.command("presets")
@@ -69,6 +76,7 @@ def run(
     defense: DefenseOption = None,
     seed: SeedOption = None,
     explainer: Annotated[list[str] | None, typer.Option(help="Explainer of the trajectories. Repeatable.")] = None,
+    here: HereOption = False,
     store: StoreOption = None,
 ) -> None:
     """Compute a preset's runs: train, follow trajectories, measure KL, audit. What is stored already is not redone."""
@@ -80,7 +88,7 @@ def run(
         for number in seed or chosen.seeds
         for view in explainer or chosen.explainers[:1]
     ]
-    _compute(where, [(label, "report", e) for label, e in runs])
+    _compute(where, [(label, "report", e) for label, e in runs], here)
     for view in explainer or chosen.explainers[:1]:
         show(preset, [*(settings or []), f"explain.name={view}"], defense, seed, store=store)
 
@@ -92,6 +100,7 @@ def sweep(
     defense: Annotated[str, typer.Option(help="tier_full or tier_reg.")] = "tier_full",
     seed: SeedOption = None,
     settings: SetOption = None,
+    here: HereOption = False,
     store: StoreOption = None,
 ) -> None:
     """Compute a lambda / beta grid. Finished points are kept; start again to go on."""
@@ -102,7 +111,7 @@ def sweep(
         for number in seed or chosen.seeds[:1]
         for lam, beta, e in chosen.grid(_regularizer(defense), number)
     ]
-    _compute(where, points)
+    _compute(where, points, here)
 
 
 @app.command()
@@ -119,21 +128,20 @@ def show(
     chosen = presets.get(preset)
     changed(chosen.experiment, settings)  # refuses what cannot be set
     summary = summarize(demo.open_store(store), chosen, settings=assignments(settings), defenses=defense, seeds=seed)
-    asked = defense or [d.name for d in chosen.defenses]
-    missing = {name: f"not in this store: python -m tier run {preset}" for name in asked if name not in summary}
+    absent = [name for name in defense or [d.name for d in chosen.compared] if name not in summary]
+    missing = {name: f"not in this store: python -m tier run {preset} --defense {name}" for name in absent}
     if as_json:
         print(json.dumps({"preset": preset, "defenses": summary, "refused": missing}, indent=2))
         return
     if as_markdown:
         print(markdown(summary))
         return
-    header, *body = rows(summary)
-    table = Table(*header)
-    for row in body:
-        table.add_row(*row)
-    out.print(table)
+    for columns in (UTILITY, LEAK):  # side by side they would be too wide
+        _print_table(rows(summary, columns), 1)
+    out.print("best attack: that of the highest AUC on the target, so somewhat flattered by the choice.")
     if missing:
-        out.print(f"Not in the store: {', '.join(missing)}. Compute with: python -m tier run {preset}")
+        again = shlex.join(["python", "-m", "tier", "run", preset, *(f"--defense={name}" for name in missing)])
+        out.print(f"Not in the store: {', '.join(missing)}. Compute with: {again}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -144,6 +152,7 @@ def fidelity(
     explainer: ExplainerOption = None,
     seed: SeedOption = None,
     compute: Annotated[bool, typer.Option("--compute", help="Compute first what is not stored.")] = False,
+    here: HereOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     in_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     store: StoreOption = None,
@@ -157,7 +166,7 @@ def fidelity(
     where, wanted = demo.open_store(store), assignments(settings)
     runs = list(fidelity_runs(chosen, defense, explainer, seed, wanted))
     if compute:
-        _compute(where, [(f"{name} seed {number} {view}", "fidelity", e) for name, view, number, e in runs])
+        _compute(where, [(f"{name} seed {number} {view}", "fidelity", e) for name, view, number, e in runs], here)
     summary = fidelity_summary(where, chosen, defense, explainer, seed, wanted)
     again = ["python", "-m", "tier", "fidelity", preset, "--compute"]
     again += [f"--set={item}" for item in settings or []] + [f"--seed={number}" for number in seed or []]
@@ -190,6 +199,7 @@ def attack(
     in_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown tables of what is stored; compute nothing.")
     ] = False,
+    here: HereOption = False,
     store: StoreOption = None,
 ) -> None:
     """Attack a preset's models from outside and print what leaks; what is not stored is computed first.
@@ -203,7 +213,7 @@ def attack(
     failure = None
     if not (as_json or in_markdown):
         try:
-            _compute(where, _attack_jobs(chosen, defense, explainer, seed, wanted, battery))
+            _compute(where, _attack_jobs(chosen, defense, explainer, seed, wanted, battery), here)
         except ValueError as mistake:  # what did not fail is shown all the same
             failure = mistake
     extra = ["--store", store] if store else []
@@ -234,6 +244,7 @@ def start_engine(
 def build_demo(
     preset: Annotated[list[str] | None, typer.Option(help="Compute this preset; default: signs. Repeatable.")] = None,
     target: Annotated[str, typer.Option(help="Folder of the demo store.")] = str(demo.ASSETS),
+    here: HereOption = False,
     store: StoreOption = None,
 ) -> None:
     """Compute the demo store: headline runs, grid, early-stopping paths; only changed keys are written.
@@ -241,7 +252,7 @@ def build_demo(
     Results of the other shipped presets that the working store holds are exported too.
     """
     work = demo.open_store(store, below=False)
-    _compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))])
+    _compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))], here)
     for line in demo.export(work, Store(target)):
         out.print(line)
 
@@ -402,7 +413,9 @@ def _attack_notes(summary: dict[str, dict[str, Any]]) -> list[str]:
 
 def _print_table(lines: list[list[str]], names: int) -> None:
     """A table whose first `names` columns are printed once for the rows that share them."""
-    table = Table(*lines[0])
+    table = Table()
+    for place, name in enumerate(lines[0]):
+        table.add_column(name, overflow="fold" if place < names else "ellipsis")  # a name is of use only as a whole
     for before, row in pairwise(lines):
         table.add_row(*([""] * names if row[:names] == before[:names] else row[:names]), *row[names:])
     out.print(table)
@@ -426,34 +439,194 @@ def _with_grid(preset: Preset, over: list[str]) -> Preset:
     return preset.model_copy(update=grid)
 
 
-def _compute(store: Store, work: list[tuple[str, str, Experiment]]) -> None:
-    """Compute stages one after the other with a bar for all and one for the step at hand."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-    )
-    failures = []
-    with Progress(*columns, console=err) as bars:
-        total, step = bars.add_task("all", total=len(work)), bars.add_task("", total=1.0)
-        for label, stage, e in work:
-            began = time.perf_counter()
+def _compute(store: Store, work: Sequence[Work], here: bool = False) -> None:
+    """Compute what is not stored yet, by the engine or, with `here`, in this process; shows progress.
 
-            def tell(event: dict[str, Any], label: str = label) -> None:
-                bars.update(step, description=f"{label}: {event.get('step', '')}", completed=event.get("fraction", 0.0))
-
-            try:
-                fresh = experiment.find(store, stage, e) is None
-                experiment.ensure(store, stage, e, Context(progress=tell))
-                if fresh:
-                    bars.console.print(f"{label} {stage}: {time.perf_counter() - began:.1f} s", highlight=False)
-            except ValueError as mistake:  # a point that diverged must not cost the others
-                failures.append(f"{label}: {mistake}")
-                bars.console.print(f"[red]failed[/red] {label}: {escape(str(mistake))}", highlight=False)
-            except KeyboardInterrupt:
-                bars.console.print("Stopped. What is finished is stored; run the same command again to go on.")
-                raise typer.Exit(130) from None
-            bars.advance(total)
+    Raises ValueError listing what failed once the rest is stored, and Exit(130) on Ctrl-C.
+    """
+    todo, stored = _missing(store, work)
+    if not todo:
+        return
+    here = here or store.url.startswith("memory:")  # which no other process can see
+    with _Board(stored, len(todo)) as board:
+        try:
+            failures = _in_process(store, todo, board) if here else _by_engine(store, todo, board)
+        except KeyboardInterrupt:
+            board.say(
+                f"Stopped. {board.done} of {board.total} are finished and stored; run the same command again to go on: "
+                "a training under way goes on from its last checkpoint."
+            )
+            raise typer.Exit(130) from None
     if failures:
-        raise ValueError(f"{len(failures)} of {len(work)} runs failed; the rest is stored. First: {failures[0]}")
+        lines = "\n".join(f"  {failure}" for failure in failures)
+        raise ValueError(f"{len(failures)} of {board.total} runs failed; the rest is stored.\n{lines}")
+
+
+def _missing(store: Store, work: Sequence[Work]) -> tuple[list[Work], int]:
+    """What is not stored yet, each computation once, in the order given; and how many computations are stored.
+
+    Raises ValueError for settings that no result can have.
+    """
+    asked: dict[Any, Work] = {}
+    for label, stage, e in work:
+        pinned = experiment.pin(store, e)
+        unread = pinned.data.fingerprint is None
+        name = pinned.canonical() if unread else experiment.key(stage, pinned)
+        asked.setdefault((stage, name), (label, stage, e))
+    todo = [job for job in asked.values() if experiment.find(store, *job[1:]) is None]
+    return todo, len(asked) - len(todo)
+
+
+class _Board:
+    """A bar for all runs, one for each that is at work, and a line for each that is over."""
+
+    def __init__(self, stored: int, missing: int) -> None:
+        self.total, self.done = stored + missing, stored
+        self._stored, self._began = stored, time.monotonic()
+        columns = "{task.description}", BarColumn(), "{task.percentage:>3.0f} %", "{task.fields[left]}"
+        self._bars = Progress(*(TextColumn(c) if isinstance(c, str) else c for c in columns), console=err)
+        self._all = self._bars.add_task("all", total=self.total, completed=stored, left="")
+        self._rows: dict[str, TaskID] = {}
+        self._left = ""
+
+    def __enter__(self) -> "_Board":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def overall(self, note: str = "", left: float | None = None) -> None:
+        """What is to be said of all runs; without an estimate of the seconds left, the speed so far makes one."""
+        made = self.done - self._stored
+        if left is None and made:
+            left = (time.monotonic() - self._began) / made * (self.total - self.done)
+        self._left = _duration(left)
+        self._bars.update(self._all, description=f"all{note}", completed=self.done, left=self._left)
+
+    def at_work(self, run: str, told: str, fraction: float | None, left: float | None = None) -> None:
+        """How far a run is; `run` tells it from all others."""
+        if run not in self._rows:
+            self._rows[run] = self._bars.add_task("", total=1.0, left="")
+        done, words = fraction or 0.0, escape(told)
+        self._bars.update(self._rows[run], description=words, completed=done, left=_duration(left))
+
+    def leave(self, run: str) -> None:
+        """The run is not at work any more."""
+        if run in self._rows:
+            self._bars.remove_task(self._rows.pop(run))
+
+    def over(self, run: str, told: str) -> None:
+        """The run is over."""
+        self.leave(run)
+        self.done += 1
+        self.overall()
+        self.say(f"{told} ({self.done} of {self.total}{self._left and ', '}{self._left})")
+
+
+def _duration(seconds: float | None) -> str:
+    """Seconds that are left, in words; nothing when they are not known, or none."""
+    if not seconds:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.0f} s left"
+    minutes = round(seconds / 60)
+    return f"{minutes} min left" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min left"
+
+
+def _in_process(store: Store, todo: Sequence[Work], board: _Board) -> list[str]:
+    """Compute one after the other; returns what failed and why."""
+    failures = []
+    for label, stage, e in todo:
+        began = time.perf_counter()
+
+        def tell(event: dict[str, Any], label: str = label) -> None:
+            board.at_work("", f"{label}: {event.get('step', '')}", event.get("fraction"))
+
+        try:
+            experiment.ensure(store, stage, e, Context(progress=tell))
+            board.over("", f"{label} {stage}: {time.perf_counter() - began:.1f} s")
+        except ValueError as mistake:  # a point that diverged must not cost the others
+            failures.append(f"{label}: {mistake}")
+            board.over("", f"{label} {stage} failed: {mistake}")
+    return failures
+
+
+POLL, POLL_REMOTE = 0.5, 2.0  # seconds between two looks at the jobs
+FORGOTTEN = 60.0  # a job that nobody has known of for so long is asked for again
+
+
+def _by_engine(store: Store, todo: Sequence[Work], board: _Board) -> list[str]:
+    """Ask the engine for all of it and watch; returns what failed and why. What is still open in the end, e.g. on
+    Ctrl-C, is withdrawn, so that runs that nobody else wants stop.
+    """
+    with engine.Client(store) as client:
+        try:
+            asked: dict[str, Work] = {}
+            for job in todo:
+                asked.setdefault(client.submit(*job[1:], priority="sweep"), job)
+            board.total -= len(todo) - len(asked)
+            return _watch(client, asked, board)
+        finally:
+            client.withdraw()
+
+
+def _watch(client: engine.Client, asked: dict[str, Work], board: _Board) -> list[str]:
+    """Show the jobs until all are over; returns what failed and why. Raises ValueError when no engine starts."""
+    failures: list[str] = []
+    left, known = dict(asked), dict.fromkeys(asked, time.monotonic())
+    while left:
+        try:
+            jobs = {job.key: job for job in client.jobs() if job.key in left}
+        except (OSError, StoreError) as error:  # a store that cannot be reached for a moment
+            board.overall(f": the store does not answer ({type(error).__name__})")
+            time.sleep(POLL_REMOTE)
+            continue
+        for key, job in jobs.items():
+            known[key] = time.monotonic()
+            label, stage, _ = asked[key]
+            if job.over:
+                del left[key]
+                why = _why_failed(client.store, asked[key], job)
+                failures += [f"{label}: {why}"] if why else []
+                board.over(key, f"{label} {stage} failed: {why}" if why else f"{label} {stage}: {_seconds(job):.1f} s")
+            elif job.status == "running":
+                board.at_work(key, f"{label}: {job.step}", job.fraction, job.eta_seconds)
+            else:
+                board.leave(key)
+        _report(client, [jobs[key] for key in left if key in jobs], len(left), board)
+        for key in left:
+            if time.monotonic() - known[key] > FORGOTTEN:
+                client.submit(*asked[key][1:], priority="sweep")
+        if left:
+            time.sleep(POLL if client.store.local else POLL_REMOTE)
+    return failures
+
+
+def _report(client: engine.Client, jobs: Sequence[engine.Job], left: int, board: _Board) -> None:
+    """Tell of all jobs that are not over; raises ValueError when the engine fails again and again."""
+    if (trouble := client.trouble()) is not None:
+        raise ValueError(f"the engine does not start: {trouble}; --here computes without it")
+    working = any(job.status == "running" for job in jobs)
+    etas = [job.eta_seconds for job in jobs if job.eta_seconds is not None]
+    note = "" if working or not jobs else f": {jobs[0].step}"
+    board.overall(note, max(etas) if etas and len(etas) == left else None)
+
+
+def _why_failed(store: Store, asked: Work, job: engine.Job) -> str | None:
+    """Why a job that is over has no result; None when it has one."""
+    if job.status == "failed":
+        return job.error or "no reason given"
+    if job.status == "cancelled":
+        return "cancelled by somebody else"
+    if experiment.find(store, *asked[1:]) is None:
+        return f"done, but not in {store.url}: its engine looks results up in another store first; use --here"
+    return None
+
+
+def _seconds(job: engine.Job) -> float:
+    return (job.ended or 0.0) - (job.started or job.ended or 0.0)

@@ -240,6 +240,15 @@ class Client:
         """Withdraw everybody's wish, e.g. for a run whose requesters have gone for good."""
         self._cancel(self.store.list_json(f"requests/{key}"))
 
+    def withdraw(self) -> None:
+        """Withdraw whatever this client's requester still wants."""
+        name = _request_path("", self.requester).rpartition("/")[2]
+        self._cancel([path for path in self.store.list_json("requests") if path.endswith(f"/{name}")])
+
+    def trouble(self) -> str | None:
+        """Why the engine does not start, if it has ended with an error three times in a row."""
+        return self._last_words() if self._failures >= 3 else None
+
     def job(self, key: str) -> Job | None:
         """The job's state now; None when it was never asked for or is forgotten."""
         return self._view(key, _read_job(self.store, f"jobs/{key}.json"), self.store.list_json(f"requests/{key}"))

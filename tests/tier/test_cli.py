@@ -3,14 +3,17 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tier import cli, data, demo, experiment, presets
+from tier import cli, data, demo, engine, experiment, presets
 from tier.attacks import ATTACKS
 from tier.config import Defense, Experiment, Model, Tier
 from tier.fidelity import METRICS
@@ -54,7 +57,7 @@ def store(preset: Preset, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store in which `run tiny` has computed two defenses."""
     where = Store(str(tmp_path_factory.mktemp("cli") / "store"))
     result = CliRunner().invoke(
-        cli.app, ["run", "tiny", "--defense", "none", "--defense", "tier_reg", "--store", where.url]
+        cli.app, ["run", "tiny", "--here", "--defense", "none", "--defense", "tier_reg", "--store", where.url]
     )
     assert result.exit_code == 0, result.output
     return where
@@ -107,7 +110,7 @@ def test_run_again_computes_nothing(store: Store) -> None:
 @pytest.fixture(scope="module")
 def swept(store: Store) -> Store:
     """The same store, after a sweep over three lambdas."""
-    arguments = ["sweep", "tiny", "--defense", "tier_reg", "--over", "lambda=0,2,6", "--store", store.url]
+    arguments = ["sweep", "tiny", "--here", "--defense", "tier_reg", "--over", "lambda=0,2,6", "--store", store.url]
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
     return store
@@ -212,7 +215,7 @@ def test_verify_fails_on_a_damaged_file(store: Store, tmp_path: Path) -> None:
         (["sweep", "signs", "--set", "defense.tier.lambda=3"], "use --over"),
         (["run", "signs", "--set", "train.seed=3"], "use --seed"),
         (["run", "signs", "--set", "train.epochs=abc"], "train.epochs: "),
-        (["run", "signs", "--set", "data.source=[/nowhere]"], "[/nowhere]"),
+        (["run", "signs", "--here", "--set", "data.source=[/nowhere]"], "[/nowhere]"),
         (["sweep", "signs", "--defense", "none"], "tier_full or tier_reg"),
     ],
 )
@@ -244,7 +247,7 @@ def compared(store: Store, *arguments: str) -> dict:
 @pytest.fixture(scope="module")
 def likened(store: Store) -> Store:
     """The same store, after `fidelity --compute` of one defense and the preset's explainers."""
-    compared(store, "--compute", "--defense", "tier_reg")
+    compared(store, "--compute", "--here", "--defense", "tier_reg")
     return store
 
 
@@ -282,7 +285,9 @@ def test_fidelity_says_what_is_missing_and_how_to_compute_it(likened: Store) -> 
     what, _, command = reason.partition(": ")
     assert what == "not in this store"
     assert command.startswith("python -m tier fidelity tiny --compute ")
-    result = CliRunner().invoke(cli.app, [*shlex.split(command)[3:], "--json"])  # the command as it is printed
+    result = CliRunner().invoke(
+        cli.app, [*shlex.split(command)[3:], "--here", "--json"]
+    )  # the command as it is printed
     assert result.exit_code == 0, result.output
     assert compared(likened, *asked)["defenses"]["tier_full"].keys() == {"gradcam"}
     assert compared(likened, *asked)["refused"] == {}
@@ -331,7 +336,7 @@ QUICK = ["--set", "battery.references=6", "--set", "audit.iterations=10", "--set
 
 
 def run_attack(store: Store, *arguments: str) -> str:
-    result = CliRunner().invoke(cli.app, ["attack", "tiny", "--store", store.url, *QUICK, *arguments])
+    result = CliRunner().invoke(cli.app, ["attack", "tiny", "--here", "--store", store.url, *QUICK, *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -392,7 +397,7 @@ class TestAttack:
         reason = missing["refused"]["augmentation.gradient"]
         what, _, command = reason.partition(": ")
         assert what == "not in this store"
-        done = CliRunner().invoke(cli.app, shlex.split(command)[3:])  # the command as it is printed
+        done = CliRunner().invoke(cli.app, [*shlex.split(command)[3:], "--here"])  # the command as it is printed
         assert done.exit_code == 0, done.output
         again = attacked(tried[0], "--defense", "augmentation", "--explainer", "gradient")
         assert again["defenses"]["augmentation"]["explainers"].keys() == {"gradient"}
@@ -427,7 +432,9 @@ class TestAttack:
             raise ValueError("the importance map holds NaN")
 
         monkeypatch.setattr(experiment, "ensure", fails)
-        result = CliRunner().invoke(cli.app, ["attack", "tiny", "--store", tried[0].url, *QUICK, "--defense", "none"])
+        arguments = ["attack", "tiny", "--here", "--store", tried[0].url, *QUICK, "--defense", "none"]
+        arguments += ["--explainer", "gradient", "--explainer", "smoothgrad"]
+        result = CliRunner().invoke(cli.app, arguments)
         assert isinstance(result.exception, ValueError) and "the importance map holds NaN" in str(result.exception)
         assert "none: An attacker who sees explanations" in " ".join(result.output.split())
 
@@ -453,3 +460,175 @@ class TestAttack:
         with pytest.raises(SystemExit, match="2"):
             cli.main()
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+# ---- by the engine, as commands of their own
+
+
+def small(preset: Preset, **settings: object) -> list[str]:
+    """`--set` options that make the preset signs, which any process knows, as small as the tests' own."""
+    raw = preset.experiment.changed()
+    flat = {f"{part}.{name}": value for part, of in raw.items() for name, value in of.items() if part != "data"}
+    flat |= {f"data.signs.{name}": value for name, value in dict(preset.experiment.data.signs).items()}
+    flat |= {name.replace("__", "."): value for name, value in settings.items()}
+    flat |= {"data.image_size": 16, "data.fingerprint": preset.experiment.data.fingerprint}
+    return [f"--set={name}={json.dumps(value)}" for name, value in flat.items()]
+
+
+def command(*arguments: str, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tier", *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"COLUMNS": "200", "XDG_CACHE_HOME": str(cache)},
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    said, told = process.communicate(timeout=240)
+    return process.returncode, said, told
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> object:
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+    return value
+
+
+@pytest.mark.engine
+def test_two_commands_share_the_work_and_a_killed_worker_costs_nothing(preset: Preset, tmp_path: Path) -> None:
+    where = Store(str(tmp_path / "store"))
+    points = ["sweep", "signs", "--defense", "tier_reg", "--over", "lambda=0,3,7", "--over", "beta=0.1"]
+    points += [*small(preset, train__epochs=60), "--store", where.url]
+    commands = [command(*points, cache=tmp_path) for _ in range(2)]
+
+    def trainer() -> int | None:
+        """The process of a training that has left a checkpoint."""
+        assert [process.poll() for process in commands] == [None, None]
+        for path in where.list_json("checkpoints"):
+            holder = where.holder(f"train-{path.split('/')[1].removesuffix('.json')}")
+            if holder is not None:
+                return int(holder["process"]["pid"])
+        return None
+
+    os.kill(int(str(wait_for(trainer))), signal.SIGKILL)
+    for code, _, told in map(ended, commands):
+        assert code == 0, told
+        assert told.count("report: ") == 3
+    jobs = [where.get_json(path) for path in where.list_json("jobs")]
+    assert [job["status"] for job in jobs] == ["done"] * 3
+    assert sorted(job["attempt"] for job in jobs) == [1, 1, 2]
+    assert where.verify() == [] and where.list_json("requests") == []
+    assert [len(where.ls(stage)) for stage in ("report", "train", "warmup")] == [3, 3, 1]
+    alone = Store(str(tmp_path / "alone"))
+    code, _, told = ended(command(*points[:-1], alone.url, "--here", cache=tmp_path))
+    assert code == 0, told
+    for result in alone.ls("report"):
+        twin = where.find("report", result.key)
+        assert twin is not None
+        timing = {"seconds_per_epoch"}
+        assert {k: v for k, v in twin.metrics.items() if k not in timing} == {
+            k: v for k, v in result.metrics.items() if k not in timing
+        }
+
+
+@pytest.mark.engine
+def test_ctrl_c_withdraws_and_says_how_to_go_on(preset: Preset, tmp_path: Path) -> None:
+    where = Store(str(tmp_path / "store"))
+    points = ["run", "signs", "--defense", "none", "--seed", "0", "--seed", "1"]
+    points += [*small(preset, train__epochs=2000), "--store", where.url]
+    first = command(*points, cache=tmp_path)
+    wait_for(lambda: where.list_json("checkpoints"))
+    first.send_signal(signal.SIGINT)
+    code, _, told = ended(first)
+    assert code == 130
+    assert "Stopped. 0 of 2 are finished and stored; run the same command again to go on" in " ".join(told.split())
+    assert "Traceback" not in told
+    assert where.list_json("requests") == []
+    states = [f"jobs/{path.split('/')[1]}" for path in where.list_json("jobs")]
+    wait_for(lambda: {where.get_json(path)["status"] for path in states} == {"cancelled"}, 30)
+    wait_for(lambda: where.holder("engine") is None, 60)  # its only client has gone
+    assert where.list_json("checkpoints")
+
+
+@pytest.mark.engine
+def test_what_fails_is_listed_and_the_rest_is_stored(preset: Preset, tmp_path: Path) -> None:
+    where = Store(str(tmp_path / "store"))
+    # learning so fast that nothing is left of the net; with the gradient clipped, TIER's run fails the same way
+    points = ["run", "signs", "--defense", "none", *small(preset, train__epochs=2), "--store", where.url]
+    stored = experiment.ensure(where, "report", preset.run("none").set({"train.epochs": 2}))
+    bad = [*points, "--seed", "0", "--set=train.learning_rate=1e30", "--set=train.optimizer=sgd"]
+    code, _, told = ended(command(*bad, cache=tmp_path))
+    assert code == 2
+    assert "1 of 1 runs failed; the rest is stored." in told and "none seed 0 gradient: " in told
+    assert where.find("report", stored.key) is not None
+    assert where.list_json("requests") == []
+
+
+def test_the_same_work_twice_and_stored_work_are_not_computed(store: Store, preset: Preset) -> None:
+    known, fresh = preset.run("none"), preset.run("none").set({"audit.folds": 3})
+    todo, stored = cli._missing(store, [("a", "report", known), ("b", "audit", fresh), ("c", "audit", fresh)])
+    assert [job[0] for job in todo] == ["b"] and stored == 1
+    other = known.set({"data.fingerprint": None, "data.signs.seed": 99})  # images that nobody has read
+    todo, stored = cli._missing(store, [("a", "report", other), ("b", "report", other), ("c", "audit", other)])
+    assert [job[0] for job in todo] == ["a", "c"] and stored == 0
+
+
+def test_a_store_that_no_other_process_sees_is_computed_here(preset: Preset) -> None:
+    where = Store("memory://cli")
+    cli._compute(where, [("split", "split", preset.run("none"))])
+    assert experiment.find(where, "split", preset.run("none")) is not None
+
+
+def test_an_engine_that_does_not_start_ends_the_command(
+    preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.Client, "start_engine", lambda self: None)
+    monkeypatch.setattr(engine.Client, "trouble", lambda self: "no module named dask")
+    where = Store(tmp_path)
+    with pytest.raises(ValueError, match="does not start: no module named dask; --here"):
+        cli._compute(where, [("split", "split", preset.run("none"))])
+    assert where.list_json("requests") == []
+
+
+def test_a_job_that_everybody_has_forgotten_is_asked_for_again(
+    preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.Client, "start_engine", lambda self: None)
+    monkeypatch.setattr(cli, "FORGOTTEN", 0.0)
+    where, asked = Store(tmp_path), []
+
+    def submit(self: engine.Client, stage: str, e: Experiment, **more: object) -> str:
+        asked.append(stage)
+        if len(asked) == 2:
+            experiment.ensure(where, stage, e)
+            self._note_stored(stage, experiment.key(stage, e), e)
+        return experiment.key(stage, e)
+
+    monkeypatch.setattr(engine.Client, "submit", submit)
+    cli._compute(where, [("split", "split", preset.run("none"))])
+    assert asked == ["split", "split"]
+
+
+def test_what_somebody_else_cancels_is_told(preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.Client, "start_engine", lambda self: self.store.delete("x.json"))
+    where = Store(tmp_path)
+    real = engine.Client.submit
+
+    def submit(self: engine.Client, *arguments: object, **more: object) -> str:
+        key = real(self, *arguments, **more)  # type: ignore[arg-type]
+        self.cancel_all(key)
+        return key
+
+    monkeypatch.setattr(engine.Client, "submit", submit)
+    with pytest.raises(ValueError, match=r"1 of 1 runs failed.*\n  one: cancelled by somebody else"):
+        cli._compute(where, [("one", "split", preset.run("none"))])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, ""), (0, ""), (42.4, "42 s left"), (100, "2 min left"), (5940, "99 min left"), (9300, "2 h 35 min left")],
+)
+def test_durations(seconds: float | None, words: str) -> None:
+    assert cli._duration(seconds) == words
