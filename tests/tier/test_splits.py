@@ -9,7 +9,7 @@ import pytest
 
 from tier.config import Split
 from tier.presets import TABLE_II
-from tier.splits import SETS, UNUSED, SplitError, attack_split, first_identical, make, stratified_counts
+from tier.splits import SETS, UNUSED, SplitError, attack_split, first_identical, halves, make, stratified_counts
 
 SEEDS = range(12)
 TABLE = """dataset,target_train,target_test,shadow_train,shadow_test,attack_train,attack_test
@@ -321,3 +321,20 @@ def test_gtsrb(group_disjoint: bool) -> None:
     shared = np.intersect1d(groups[membership.indices("target_train")], groups[membership.indices("target_test")])
     assert (len(shared) == 0) == group_disjoint
     assert bool(membership.notes) == (not group_disjoint)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_stay_on_one_side_of_the_attack_split_and_in_one_half(seed: int) -> None:
+    labels = np.repeat(np.arange(4), 120)
+    groups = np.arange(480) // 6  # tracks of six frames
+    sizes = Split(target_train=110, target_test=110, shadow_train=110, shadow_test=110, group_disjoint=True, seed=seed)
+    membership = make(labels, sizes, groups=groups)
+    parts = attack_split(membership, labels, seed, 0.2, groups)
+    assert not set(groups[parts.train]) & set(groups[parts.test])
+    rows = np.sort(np.concatenate([membership.indices("shadow_train"), membership.indices("shadow_test")]))
+    np.testing.assert_array_equal(np.sort(np.concatenate([parts.train, parts.test])), rows)
+    assert 0.1 < len(parts.test) / len(rows) < 0.35
+    inside = halves(labels, seed, 4, groups)
+    assert not set(groups[inside]) & set(groups[~inside])
+    assert abs(inside.sum() - 240) <= 24
+    np.testing.assert_array_equal(halves(labels, seed, 5, groups), ~inside)
