@@ -141,6 +141,7 @@ class _End:
     text: str
     look: Style
     member: bool = True
+    swatch: str = ""  # a piece of the line, instead of the marker
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _label_ends(figure: go.Figure, panel: _Panel, ends: Sequence[_End]) -> None:
     for end, place in zip(ends, places, strict=True):
         figure.add_annotation(
             x=end.x, y=end.y, ax=22, ay=-(place - end.y) * unit, axref="pixel", ayref="pixel",
-            text=f"{glyph(end.look, end.member)} {end.text}", xanchor="left", align="left",
+            text=f"{end.swatch or glyph(end.look, end.member)} {end.text}", xanchor="left", align="left",
             showarrow=True, arrowhead=0, arrowwidth=1, arrowcolor=rgba(end.look.colour, 0.6), standoff=6,
             font={"size": FONT_PIXELS}, row=panel.row, col=1,
         )  # fmt: skip
@@ -718,15 +719,16 @@ ATTACKS: dict[str, str] = {
     "lira_online": "LiRA, online", "rmia": "RMIA",
 }  # fmt: skip
 STRICT = (0.001, 0.01)  # false-positive rates at which attacks are compared; the first has the line
-_DASHES = {"transfer": "solid", "adaptive": "dash"}
-_LINES = {"transfer": "━━", "adaptive": "╍╍"}
+_WIDTHS = {"transfer": 1.3, "adaptive": 3.2}  # of a curve by who attacks; dashes mean membership everywhere
+_LINES = {"transfer": "thin: transfer", "adaptive": "<b>thick</b>: adaptive"}
 
 
 def roc(curves: pd.DataFrame, null: pd.DataFrame) -> go.Figure:
     """Members found against false alarms on log-log axes, with the diagonal, the null band and the 0.1 % line.
 
     `curves`: model, setting (`transfer`, `adaptive`), fpr, tpr, all above 0; `null`: fpr, low, high. A model's marker
-    stands at 0.1 % and 1 % where its curve reaches so far.
+    stands at 0.1 % and 1 % where its curve reaches so far: filled on the thin line of who does not know the defense,
+    open on the thick one of who does.
     """
     models = list(dict.fromkeys(curves["model"]))
     head, plot = TOP + (LABEL_PIXELS + 2) * len(models), 430
@@ -741,10 +743,15 @@ def roc(curves: pd.DataFrame, null: pd.DataFrame) -> go.Figure:
         _roc_line(figure, part, style(str(model)), str(setting))
     key = [
         f"{glyph(style(model))} {style(model).label}: "
-        + ", ".join(f"{_LINES[name]} {name}" for name in dict.fromkeys(part["setting"]))
+        + ", ".join(_LINES[name] for name in dict.fromkeys(part["setting"]))
         for model, part in ((model, curves[curves["model"] == model]) for model in models)
     ]
-    _heading(figure, "Members found against false alarms", "<br>".join(["dotted: guessing; grey: shuffled", *key]), 1)
+    _heading(
+        figure,
+        "Members found against false alarms",
+        "<br>".join(["dotted: guessing; grey: 95 % of shuffled memberships", *key]),
+        1,
+    )
     figure.add_annotation(
         x=np.log10(STRICT[0]), y=0, text="0.1 %", xanchor="left", yanchor="top", showarrow=False, xshift=3,
         font={"size": FONT_PIXELS},
@@ -761,7 +768,7 @@ def _roc_line(figure: go.Figure, part: pd.DataFrame, look: Style, setting: str) 
     part, name = part.sort_values("fpr"), f"{look.label}, {setting}"
     hover = f"{name}<br>false alarms %{{x:.2%}}<br>members found %{{y:.2%}}<extra></extra>"
     common = {"name": name, "showlegend": False, "hovertemplate": hover}
-    line = {"color": look.colour, "width": 2.2, "dash": _DASHES[setting], "shape": "hv"}
+    line = {"color": look.colour, "width": _WIDTHS[setting], "shape": "hv"}
     figure.add_trace(go.Scatter(x=part["fpr"], y=part["tpr"], mode="lines", line=line, **common))
     places = [(rate, part["tpr"][part["fpr"] <= rate * (1 + 1e-9)]) for rate in STRICT]
     marks = [(rate, float(found.iloc[-1])) for rate, found in places if len(found)]
@@ -816,31 +823,35 @@ def attack_dots(rows: pd.DataFrame, heading: str, below: str, axis: str, neutral
 def attack_features(table: pd.DataFrame, model: str) -> go.Figure:
     """Mean confidences of members and non-members of a shadow along both orders, and Welch's t below them.
 
-    `table`: order, level, kept, member_mean, nonmember_mean, t; filled markers are features that the filter kept.
+    `table` as from `tables.attack_features`: order, level, kept, member_mean, nonmember_mean, t. The confidence with
+    nothing removed begins both orders. A cross is a feature that the filter dropped.
     """
     look, height, gap = style(model), 780, 0.13
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=gap)
     pixels = (height - TOP - BOTTOM) * (1 - 2 * gap) / 3
     low, high = _axis_range(table["member_mean"], table["nonmember_mean"])
-    for row, order in enumerate(ORDER_TEXTS, 1):
-        part, ends = table[table["order"] == order].sort_values("level"), []
+    parts = {order: _of_order(table, order) for order in ORDER_TEXTS}
+    for row, (order, part) in enumerate(parts.items(), 1):
+        ends = []
         for member, column in ((True, "member_mean"), (False, "nonmember_mean")):
-            figure.add_trace(_kept_line(part, column, look, _member_text(member), member), row=row, col=1)
+            name = _member_text(member)
+            figure.add_trace(_kept_line(part, column, look, name, member), row=row, col=1)
             if len(part):
-                ends.append(_End(part["level"].iloc[-1], part[column].iloc[-1], _member_text(member), look, member))
+                swatch = _swatch(look, member)
+                ends.append(_End(part["level"].iloc[-1], part[column].iloc[-1], name, look, member, swatch))
         _label_ends(figure, _Panel(row, pixels, low, high), ends)
-        _heading(figure, ORDER_TEXTS[order], "mean confidence; filled: kept by the filter, open: dropped", row)
+        _heading(figure, ORDER_TEXTS[order], "mean confidence; crosses: dropped by the filter", row)
         figure.update_yaxes(range=[low, high], title="confidence", row=row, col=1)
     low, high = _axis_range(table["t"], include=[0.0])
     ends = []
-    for order, name in (("morf", "MoRF"), ("lerf", "LeRF")):
-        part = table[(table["order"] == order) & table["t"].notna()].sort_values("level")
-        figure.add_trace(_kept_line(part, "t", look, name, order == "morf"), row=3, col=1)
-        if len(part):
-            ends.append(_End(part["level"].iloc[-1], part["t"].iloc[-1], name, look, order == "morf"))
+    for part, name, width in zip(parts.values(), ("MoRF", "LeRF"), (3.0, 1.3), strict=True):
+        known = part[part["t"].notna()]
+        figure.add_trace(_kept_line(known, "t", look, name, width=width), row=3, col=1)
+        if len(known):
+            ends.append(_End(known["level"].iloc[-1], known["t"].iloc[-1], name, look, swatch=_swatch(look)))
     figure.add_hline(y=0, line={"color": GREY, "width": 1}, row=3, col=1)
     _label_ends(figure, _Panel(3, pixels, low, high), ends)
-    _heading(figure, "How they separate: Welch's t", "above 0: members are surer; solid MoRF, dashed LeRF", 3)
+    _heading(figure, "How they separate: Welch's t", "above 0: members are surer; thick MoRF, thin LeRF", 3)
     figure.update_yaxes(range=[low, high], title="t", row=3, col=1)
     levels = table["level"].dropna()
     figure.update_xaxes(tickformat=".0%", range=_levels_range(levels) if len(levels) else None)
@@ -848,13 +859,29 @@ def attack_features(table: pd.DataFrame, model: str) -> go.Figure:
     return _finish(figure, height, 125)
 
 
-def _kept_line(part: pd.DataFrame, column: str, look: Style, name: str, solid: bool) -> go.Scatter:
-    """A line whose markers are filled where the filter kept the feature."""
-    symbols = [look.symbol if kept else f"{look.symbol}-open" for kept in part["kept"]]
+def _of_order(table: pd.DataFrame, order: str) -> pd.DataFrame:
+    """The features along one removal order, from the untouched confidence on, which belongs to both."""
+    untouched = table["order"].isna() & table["level"].notna()
+    return table[untouched | (table["order"] == order)].sort_values("level")
+
+
+def _swatch(look: Style, member: bool = True) -> str:
+    """A piece of a line as text."""
+    return f'<span style="color:{look.colour}">{"━" if member else "╍"}</span>'
+
+
+def _kept_line(
+    part: pd.DataFrame, column: str, look: Style, name: str, member: bool = True, width: float = 2.0
+) -> go.Scatter:
+    """A line with crosses at features that the filter dropped; kept ones have the model's marker."""
+    own = look.symbol if member else f"{look.symbol}-open"
     return go.Scatter(
         x=part["level"], y=part[column], mode="lines+markers", name=name, showlegend=False,
-        line={"color": look.colour, "width": 2, "dash": "solid" if solid else "dash"},
-        marker={"color": look.colour, "size": 9, "symbol": symbols}, hovertemplate="%{y:.3f}",
+        line={"color": look.colour, "width": width, "dash": "solid" if member else "dash"},
+        marker={"color": look.colour, "size": [9 if kept else 10 for kept in part["kept"]],
+                "symbol": [own if kept else "x-thin" for kept in part["kept"]],
+                "line": {"color": look.colour, "width": 2}},
+        hovertemplate="%{y:.3f}",
     )  # fmt: skip
 
 
@@ -866,7 +893,7 @@ def hundred(table: pd.DataFrame, model: str) -> go.Figure:
     """A hundred little figures, 50 members and 50 non-members: whom the attack calls a member at its threshold.
 
     `table`: member, said, figures, images, as `tables.hundred` gives it. Filled figures are members, open ones are not;
-    the model's colour means `called a member`, grey means not.
+    large ones in the model's colour are called members, small grey ones are not.
     """
     look, groups = style(model), [group for group in (True, False) if (table["member"] == group).any()]
     count = max(len(groups), 1)
@@ -880,8 +907,10 @@ def hundred(table: pd.DataFrame, model: str) -> go.Figure:
             places = np.arange(start, start + row["figures"])
             start += row["figures"]
             colour, verdict = look.colour if row["said"] else GREY, _verdict_text(group, bool(row["said"]))
-            figure.add_traces(_pawns(places, colour, group, f"{row['figures']} {verdict}"), rows=number, cols=1)
-            texts.append(f'<span style="color:{colour}">{"▲" if group else "△"}</span> {row["figures"]} {verdict}')
+            scale = 1.0 if row["said"] else PALE
+            figure.add_traces(_pawns(places, colour, group, f"{row['figures']} {verdict}", scale), rows=number, cols=1)
+            shape = ("▲" if group else "△") if row["said"] else ("▴" if group else "▵")
+            texts.append(f'<span style="color:{colour}">{shape}</span> {row["figures"]} {verdict}')
         _heading(figure, f"{start} {_member_text(group)}", "   ".join(texts), number)
     axis = {"showgrid": False, "zeroline": False, "showticklabels": False, "fixedrange": True}
     _finish(figure, TOP + plot + gap + 8, right=8).update_layout(hovermode="closest", margin={"l": 8, "b": 8})
@@ -896,16 +925,19 @@ def _verdict_text(member: bool, said: bool) -> str:
     return "accused (false positives)" if said else "cleared (true negatives)"
 
 
-def _pawns(places: np.ndarray, colour: str, filled: bool, text: str) -> list[go.Scatter]:
-    """Little figures, each a head over a body, at numbered places row by row."""
+PALE = 0.6  # size of a little figure that is not called a member, against one that is
+
+
+def _pawns(places: np.ndarray, colour: str, filled: bool, text: str, scale: float) -> list[go.Scatter]:
+    """Little figures, each a head over a body, at numbered places row by row; `scale`: their size."""
     x, y = places % ACROSS, -(places // ACROSS).astype(float)
     return [
         go.Scatter(
             x=x, y=y + shift, mode="markers", showlegend=False, name=text, hovertemplate=f"{text}<extra></extra>",
-            marker={"symbol": symbol if filled else f"{symbol}-open", "size": size, "color": colour,
-                    "line": {"width": 1.6, "color": colour}},
+            marker={"symbol": symbol if filled else f"{symbol}-open", "size": scale * size, "color": colour,
+                    "line": {"width": 1.6 * scale, "color": colour}},
         )
-        for symbol, size, shift in (("triangle-up", 10, -0.16), ("circle", 6.5, 0.16))
+        for symbol, size, shift in (("triangle-up", 10, -0.16 * scale), ("circle", 6.5, 0.16 * scale))
     ]  # fmt: skip
 
 
@@ -943,9 +975,14 @@ def reasons(table: pd.DataFrame, model: str) -> go.Figure:
             hovertemplate="%{y}: %{x:+.2f}<extra></extra>",
         )
     )  # fmt: skip
-    _heading(figure, "What moved the score", "right: towards member, left: away", 1)
+    figure.update_layout(  # of the whole figure: beside long names the panel is narrower than its heading
+        title={
+            "text": "<b>What moved the score</b><br>right: towards member, left: away", "x": 0, "xref": "container",
+            "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 8}, "font": {"size": FONT_PIXELS},
+        }
+    )  # fmt: skip
     figure.add_vline(x=0, line={"color": GREY, "width": 1})
     low, high = _axis_range(values, include=[0.0])
-    figure.update_xaxes(range=[low, high], title="change of the score (log odds)", nticks=6)
+    figure.update_xaxes(range=[low, high], title="log odds", nticks=4)
     figure.update_yaxes(automargin=True)
     return _finish(figure, TOP + 30 * max(len(table), 1) + BOTTOM, right=24).update_layout(hovermode="closest")

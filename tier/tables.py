@@ -14,7 +14,7 @@ from scipy.stats import betabinom
 
 from tier import stats
 from tier.config import Experiment
-from tier.metrics import clopper_pearson
+from tier.metrics import best_threshold, clopper_pearson
 from tier.metrics import roc as all_points
 
 RUN_COLUMNS = (
@@ -582,6 +582,15 @@ ATTACK_METRICS: dict[str, str] = {
     "tnr_at_0.001": "TNR at 0.1 % FNR",
 }
 _INTERVALS = {"balanced_accuracy": "interval", "auc": "auc_interval", "tpr_at_0.01": "tpr_interval_at_0.01"}
+INTERVALS: dict[str, str] = {
+    "balanced_accuracy": "95 % bootstrap over images",
+    "balanced_accuracy_calibrated": "no intervals",
+    "auc": "95 % bootstrap over images",
+    "tpr_at_0.01": "95 % Clopper-Pearson intervals",
+    "tpr_at_0.001": "95 % Clopper-Pearson intervals",
+    "tnr_at_0.001": "95 % Clopper-Pearson intervals",
+}
+"""What kind of interval each figure has; `attack_figure` says what stands in where a bootstrap has no spread."""
 _ATTACK_COLUMNS = ("value", "low", "high", "hits", "of", "alarms", "alarms_of", "refused")
 
 
@@ -589,7 +598,8 @@ def attack_figure(leaf: Mapping[str, Any] | None, metric: str) -> dict[str, Any]
     """One figure of an attack's report: value, low, high (95 %), and for rates the raw counts behind it.
 
     `hits` of `of` images are found at `alarms` errors of `alarms_of` (None where the report does not count them).
-    `refused`: why there is no value; a report that is None is `not stored`.
+    `refused`: why there is no value; a report that is None is `not stored`. Where resampling cannot change a figure,
+    since all scores lie on their own side, `_without_spread` gives the interval instead of the bootstrap.
     """
     row: dict[str, Any] = dict.fromkeys(_ATTACK_COLUMNS)
     row |= {"value": np.nan, "low": np.nan, "high": np.nan}
@@ -606,7 +616,57 @@ def attack_figure(leaf: Mapping[str, Any] | None, metric: str) -> dict[str, Any]
         row["low"], row["high"] = clopper_pearson(row["hits"], row["of"])
     if (bounds := leaf.get(_INTERVALS.get(metric, ""))) is not None:
         row["low"], row["high"] = map(float, bounds)
+        if row["low"] == row["high"] and metric in ("balanced_accuracy", "auc"):
+            row["low"], row["high"] = _without_spread(metric, value, int(leaf["members"]), int(leaf["nonmembers"]))
     return row
+
+
+def _without_spread(metric: str, value: float, members: int, nonmembers: int) -> tuple[float, float]:
+    """95 % interval of a figure whose bootstrap has no width, because each group's rate is 0 or 1.
+
+    Balanced accuracy: Newcombe's (`gap_interval`). An AUC of 1: some threshold parts the groups, and the area is at
+    least the product of the rates there, each with its exact (Clopper-Pearson) bound at 97.5 %; 0 mirrors it. An AUC
+    between them comes from equal scores, which no resample changes.
+    """
+    if metric == "balanced_accuracy":
+        return gap_interval(float(value >= 0.5), float(value <= 0.5), members, nonmembers)
+    if value not in (0.0, 1.0):
+        return value, value
+    least = clopper_pearson(members, members).low * clopper_pearson(nonmembers, nonmembers).low
+    return (least, 1.0) if value else (0.0, 1.0 - least)
+
+
+def exposed(frame: pd.DataFrame, share: float = 0.1) -> pd.DataFrame:
+    """The rows of the most exposed images, as `metrics.vulnerable_decile` takes them: by `exposure`, the highest first.
+
+    Rows without exposure are not ranked; those chosen stay in the frame's order.
+    """
+    ranked = frame[frame["exposure"].notna()].sort_values("exposure", ascending=False, kind="stable")
+    return frame.loc[frame.index.isin(ranked.index[: max(1, round(share * len(ranked)))])]
+
+
+def exact(leaf: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, Any]:
+    """A report whose balanced accuracy has Newcombe's interval where a group's rate at the threshold is 0 or 1.
+
+    A bootstrap gives such a group no spread at all. `scores`: member, score, of the images of the report.
+    """
+    if leaf.get("threshold") is None or leaf.get("interval") is None:
+        return dict(leaf)
+    counts = confusion(scores, float(leaf["threshold"]))
+    if not {counts["tpr"], counts["fpr"]} & {0.0, 1.0}:
+        return dict(leaf)
+    bounds = gap_interval(counts["tpr"], counts["fpr"], counts["members"], counts["nonmembers"])
+    return {**leaf, "interval": list(bounds)}
+
+
+def strongest(leaves: Mapping[str, Mapping[str, Any] | None]) -> str | None:
+    """The explainer, or attack, with the highest AUC in its report, the first of equal ones; None without any.
+
+    Of reports on attack-test it is chosen without a look at the target: what pages and command line do alike.
+    """
+    areas = {name: leaf.get("auc") for name, leaf in leaves.items() if leaf is not None}
+    known = {name: float(area) for name, area in areas.items() if area is not None}
+    return max(known, key=lambda name: known[name]) if known else None
 
 
 def attacks(leaves: Mapping[tuple[str, str, str], Mapping[str, Any] | None]) -> pd.DataFrame:
@@ -672,6 +732,37 @@ def gain(first: pd.DataFrame, second: pd.DataFrame, resamples: int = 2000, seed:
     return {"difference": sum(means) / 2, "low": float(low), "high": float(high)}
 
 
+def auc_gain(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, float]:
+    """By how much the second attack's AUC is above the first's on the same images, with its 95 % interval.
+
+    Both: index, member, score. Keys as of `gain`; NaN with fewer than two pairs of members or of non-members. Whether
+    an attack ranks better does not depend on any threshold. The variance is that of DeLong, DeLong and Clarke-Pearson
+    (1988): of the differences in how many of the other group each image stands above.
+    """
+    both = first.merge(second, on=["index", "member"], suffixes=("_first", "_second"))
+    both = both[both["score_first"].notna() & both["score_second"].notna()]
+    member = both["member"].to_numpy(bool)
+    if min(member.sum(), (~member).sum()) < 2:
+        return dict.fromkeys(("difference", "low", "high"), float("nan"))
+    placed = [_placements(both[f"score_{name}"].to_numpy(np.float64), member) for name in ("first", "second")]
+    changes = [new - old for old, new in zip(*placed, strict=True)]  # of members, of non-members
+    difference = float(changes[0].mean())
+    half = Z * float(np.sqrt(sum(change.var(ddof=1) / len(change) for change in changes)))
+    return {"difference": difference, "low": difference - half, "high": difference + half}
+
+
+def _placements(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each member the share of non-members below it, for each non-member that of members above it, ties half."""
+    inside, outside = scores[member], scores[~member]
+
+    def below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+        ordered = np.sort(others)
+        places = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+        return np.asarray(places / (2 * len(others)))
+
+    return below(inside, outside), 1.0 - below(outside, inside)
+
+
 ROC_POINTS = 250  # of a curve, evenly spread over the logarithm of the rate
 
 
@@ -720,6 +811,27 @@ def confusion(scores: pd.DataFrame, threshold: float) -> dict[str, Any]:
     tpr = made["found"] / made["members"] if made["members"] else float("nan")
     fpr = made["alarms"] / made["nonmembers"] if made["nonmembers"] else float("nan")
     return made | {"tpr": tpr, "fpr": fpr, "balanced_accuracy": (tpr + 1 - fpr) / 2}
+
+
+def stops(scores: pd.DataFrame, *marks: float, steps: int = 200) -> list[float]:
+    """Thresholds to try, rising, to two decimals: one for every half percent of the scores, and the `marks`.
+
+    So a step moves about as many images wherever the scores lie. There are at least two.
+    """
+    known = scores["score"].to_numpy(np.float64)
+    known = known[np.isfinite(known)]
+    places = np.quantile(known, np.linspace(0, 1, steps + 1)) if known.size else np.empty(0)
+    found = sorted({round(float(value), 2) + 0.0 for value in (*places, *marks) if np.isfinite(value)})
+    return found if len(found) > 1 else [value + step for value in found or [0.0] for step in (-1.0, 0.0, 1.0)]
+
+
+def calibrated(scores: pd.DataFrame) -> float:
+    """The threshold that is best for these very images; NaN without members or without non-members."""
+    known = scores[np.isfinite(scores["score"])]
+    member = known["member"].to_numpy(bool)
+    if member.all() or not member.any():
+        return float("nan")
+    return best_threshold(known["score"][member], known["score"][~member])
 
 
 HALF = 50  # members, and as many non-members, that stand for all
@@ -778,15 +890,53 @@ def class_leaks(scores: pd.DataFrame, threshold: float | None) -> pd.DataFrame:
     return frame.sort_values("value", ascending=False, kind="stable", ignore_index=True)
 
 
+UNTOUCHED = "confidence"  # the feature that both orders begin with: nothing has been removed yet
+
+
+def attack_features(table: pd.DataFrame) -> pd.DataFrame:
+    """`attack/features.parquet` with the confidence before any removal as one feature, first: it is of neither order.
+
+    Its `order` is None and its level 0. Older results list it twice, as MoRF and as LeRF at level 0; what shuffling
+    either costs (`importance`, and `contribution` where there is one) is summed there, and it has no interval.
+    """
+    at_zero = (table["level"] == 0) & (table["order"].notna())
+    twice = table[at_zero]
+    own = (table["level"] == 0) & ~at_zero
+    if not len(twice):
+        return pd.concat([table[own], table[~own]], ignore_index=True)
+    first = twice.iloc[:1].assign(feature=UNTOUCHED, order=None, kept=bool(twice["kept"].any()))
+    for name in ("importance", "contribution"):
+        if name in table:
+            first[name] = twice[name].sum(min_count=1)
+    return pd.concat([first.astype({"order": object}), table[~at_zero]], ignore_index=True)
+
+
+def feature_worth(table: pd.DataFrame) -> pd.DataFrame:
+    """The features that reach the attack, the costliest to shuffle first: as `attack_features`, with `low`, `high`.
+
+    The interval is 95 % over shuffles and images of what the shuffle costs; NaN in older results. `clear`: it lies
+    above 0; where there is none, whether the cost does.
+    """
+    made = attack_features(table)
+    made = made[made["kept"].astype(bool)]
+    blank = pd.Series(np.nan, made.index)
+    low, high = (made.get(f"importance_{end}", blank).astype(float) for end in ("low", "high"))
+    clear = low.fillna(made["importance"]) > 0
+    return made.assign(low=low, high=high, clear=clear).sort_values(
+        "importance", ascending=False, kind="stable", ignore_index=True
+    )
+
+
 def reasons(row: Mapping[Any, Any], table: pd.DataFrame, most: int = 8) -> pd.DataFrame:
     """What drove one image's attack score: feature, order, level, contribution; the largest in size first.
 
-    `row` is one of `attack/contributions.parquet`, `table` is `attack/features.parquet`; features without any
-    contribution are left out.
+    `row` is one of `attack/contributions.parquet`, `table` is `attack/features.parquet`, whose untouched confidence
+    counts once (`attack_features`); features without any contribution are left out.
     """
     made = table[["feature", "order", "level"]].assign(
-        contribution=[float(row[name]) if name in row else np.nan for name in table["feature"]]
+        kept=True, contribution=[float(row[name]) if name in row else np.nan for name in table["feature"]]
     )
+    made = attack_features(made).drop(columns="kept")
     made = made[made["contribution"].notna() & (made["contribution"] != 0)]
     order = made["contribution"].abs().sort_values(ascending=False, kind="stable").index
     return made.loc[order[:most]].reset_index(drop=True)

@@ -474,8 +474,12 @@ def test_the_roc_is_log_log_with_the_strict_line_and_the_diagonal() -> None:
     assert [trace.line.dash for trace in diagonals] == ["dot"]
     curves = {(trace.name, trace.mode): trace for trace in figure.data if trace.name}
     adaptive = curves["TIER Full, adaptive", "lines"]
-    assert adaptive.line.dash == "dash" and adaptive.line.color == figures.style("tier_full").colour
-    assert curves["TIER Full, transfer", "lines"].line.dash == "solid"
+    transfer = curves["TIER Full, transfer", "lines"]
+    assert adaptive.line.color == figures.style("tier_full").colour
+    assert not adaptive.line.dash and not transfer.line.dash  # a dash means non-members, here as everywhere
+    assert adaptive.line.width > 2 * transfer.line.width
+    words = " ".join(note.text for note in figure.layout.annotations)
+    assert "thin: transfer" in words and "thick" in words and "95 % of shuffled memberships" in words
     assert list(curves["Undefended, transfer", "markers"].x) == [0.001, 0.01]
 
 
@@ -515,12 +519,28 @@ def attack_features() -> pd.DataFrame:
     return pd.concat([part.assign(order=order) for order in ("morf", "lerf")], ignore_index=True)
 
 
-def test_features_that_the_filter_kept_are_filled() -> None:
+def test_features_that_the_filter_dropped_are_crosses() -> None:
     figure = figures.attack_features(attack_features(), "tier_full")
-    members = [trace for trace in figure.data if trace.name == "members"]
-    assert len(members) == 2 and len(figure.data) == 6
-    assert [symbol.endswith("-open") for symbol in members[0].marker.symbol] == [bool(x >= 0.5) for x in LEVELS]
-    assert all(trace.line.dash == "solid" for trace in members)
+    lines = {name: [trace for trace in figure.data if trace.name == name] for name in ("members", "non-members")}
+    assert len(figure.data) == 6
+    for name, dash in (("members", "solid"), ("non-members", "dash")):
+        assert len(lines[name]) == 2
+        for trace in lines[name]:
+            assert [symbol == "x-thin" for symbol in trace.marker.symbol] == [bool(x >= 0.5) for x in LEVELS]
+            assert trace.line.dash == dash
+    orders = {trace.name: trace for trace in figure.data if trace.name in ("MoRF", "LeRF")}
+    assert {trace.line.dash for trace in orders.values()} == {"solid"}  # a dash means non-members
+    assert orders["MoRF"].line.width > orders["LeRF"].line.width
+    ends = " ".join(note.text for note in figure.layout.annotations if note.showarrow)
+    assert "━" in ends and "╍" in ends and "◆" not in ends and "◇" not in ends  # a marker says: kept
+
+
+def test_the_untouched_confidence_begins_both_orders() -> None:
+    table = attack_features()
+    first = table.iloc[:1].assign(order=None)
+    figure = figures.attack_features(pd.concat([first, table[table["level"] > 0]], ignore_index=True), "none")
+    for trace in figure.data:
+        assert trace.x[0] == 0 and len(trace.x) == len(LEVELS)
 
 
 @pytest.mark.parametrize("found, alarms", [(39, 8), (50, 50), (0, 0)])
@@ -537,6 +557,18 @@ def test_a_hundred_figures_are_drawn_filled_for_members_and_coloured_when_accuse
     assert f"{found} found" in words and f"{50 - alarms} cleared" in words
     places = [(trace.xaxis, x, y) for trace in heads for x, y in zip(trace.x, trace.y, strict=True)]
     assert len(set(places)) == 100  # none covers another
+
+
+def test_who_is_called_a_member_shows_without_colour() -> None:
+    counts = ((True, True, 20), (True, False, 30), (False, True, 5), (False, False, 45))
+    table = pd.DataFrame([{"member": m, "said": s, "figures": n, "images": 10 * n} for m, s, n in counts])
+    figure = figures.hundred(table, "none")
+    for symbol in ("circle", "triangle-up"):
+        parts = [trace for trace in figure.data if trace.marker.symbol.removesuffix("-open") == symbol]
+        called = {trace.marker.color != figures.GREY: trace.marker.size for trace in parts}
+        assert called[False] <= 0.7 * called[True]
+    words = " ".join(note.text for note in figure.layout.annotations)
+    assert "▲</span> 20 found" in words and "▴</span> 30 missed" in words
 
 
 def test_a_hundred_of_one_group_only_is_half_a_picture() -> None:
@@ -559,3 +591,9 @@ def test_reasons_point_the_way_they_push_the_largest_at_the_top() -> None:
     (bar,) = figures.reasons(table, "none").data
     assert list(bar.y)[-1] == "Loss" and list(bar.x) == [-1.0, 2.0]
     assert bar.marker.color[0] != bar.marker.color[1]
+
+
+def test_the_heading_of_reasons_does_not_shrink_with_the_panel() -> None:
+    table = pd.DataFrame({"text": ["Confidence, nothing removed"], "contribution": [2.0]})
+    layout = figures.reasons(table, "none").layout
+    assert layout.title.xref == "container" and "What moved the score" in layout.title.text

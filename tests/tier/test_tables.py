@@ -535,6 +535,47 @@ def test_an_attack_figure_holds_the_report_s_value_interval_and_counts() -> None
     assert tables.figure_text(tables.attack_figure(None, "auc")) == "not stored"
 
 
+def test_a_figure_without_spread_has_an_interval_that_holds() -> None:
+    members, others = np.full(20, 2.0), np.full(30, -2.0)
+    whole = merits.report(members, others, 0.0)
+    assert whole["interval"] == whole["auc_interval"] == [1.0, 1.0]  # what resampling gives
+    accuracy, area = (tables.attack_figure(whole, name) for name in ("balanced_accuracy", "auc"))
+    assert (accuracy["low"], accuracy["high"]) == pytest.approx(tables.gap_interval(1.0, 0.0, 20, 30))
+    assert 0.9 < accuracy["low"] < 1 and accuracy["high"] == pytest.approx(1.0)
+    # an area below the bound means a rate below its own exact bound: at the bound, all 20 are found in 2.5 % of cases
+    assert area["low"] == pytest.approx(0.025 ** (1 / 20) * 0.025 ** (1 / 30)) and area["high"] == 1.0
+    turned = tables.attack_figure(merits.report(others, members, 0.0), "auc")
+    assert (turned["low"], turned["high"]) == (0.0, pytest.approx(1 - area["low"]))
+    flat = tables.attack_figure(merits.report(np.ones(9), np.ones(9), 0.0), "balanced_accuracy")
+    assert flat["value"] == 0.5 and flat["low"] < 0.45 and flat["high"] > 0.55
+
+
+def test_a_rate_of_one_in_one_group_has_newcombe_s_interval() -> None:
+    frame = pd.DataFrame({"member": np.arange(50) < 20, "score": [2.0] * 20 + [-1.0] * 25 + [1.0] * 5})
+    leaf = attack_report(frame, 0.0)
+    made = tables.exact(leaf, frame)
+    assert made["interval"] == pytest.approx(tables.gap_interval(1.0, 5 / 30, 20, 30))
+    assert (
+        tables.exact(attack_report(attack_scores()), attack_scores())["interval"]
+        == (attack_report(attack_scores())["interval"])
+    )
+    assert tables.exact(attack_report(frame, None), frame)["interval"] is None
+
+
+def test_the_exposed_are_those_of_the_report() -> None:
+    frame = attack_scores().assign(exposure=np.random.default_rng(3).normal(size=500))
+    frame.loc[:9, "exposure"] = np.nan
+    leaf = merits.vulnerable_decile(frame["score"], frame["member"], frame["exposure"], 0.5)
+    chosen = tables.exposed(frame)
+    assert attack_report(chosen) == leaf
+
+
+def test_the_strongest_has_the_highest_area_the_first_of_equal_ones() -> None:
+    leaves = {"lime": None, "shap": {"auc": None}, "gradient": {"auc": 0.7}, "vargrad": {"auc": 0.7}}
+    assert tables.strongest(leaves) == "gradient"
+    assert tables.strongest({"lime": None, "shap": {"auc": None}}) is None
+
+
 def test_cleared_non_members_are_counted_among_non_members() -> None:
     leaf = attack_report(attack_scores(members=2000, nonmembers=500))
     row = tables.attack_figure(leaf, "tnr_at_0.001")
@@ -572,6 +613,50 @@ def test_a_gain_is_the_difference_of_balanced_accuracies_on_the_same_images() ->
 def test_a_gain_needs_pairs_of_both_kinds() -> None:
     members = tables.verdicts(attack_scores().query("member"), 0.0)
     assert np.isnan(tables.gain(members, members)["difference"])
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_a_gain_of_area_is_that_of_images_drawn_again_with_their_pairs(shared: float) -> None:
+    first, second = attack_scores(1, shift=0.5), attack_scores(2, shift=1.0)
+    second["score"] = shared * first["score"] + (1 - shared) * second["score"]
+    second = second.sample(frac=1, random_state=0)  # pairs are found by their index
+    found = tables.auc_gain(first, second)
+    second = second.sort_values("index")
+    areas = [attack_report(frame)["auc"] for frame in (first, second)]
+    assert found["difference"] == pytest.approx(areas[1] - areas[0])
+    rng, slow = np.random.default_rng(0), []
+    scores = [frame["score"].to_numpy() for frame in (first, second)]
+    for _ in range(1500):
+        inside, outside = rng.integers(300, size=300), 300 + rng.integers(200, size=200)
+        slow.append(np.subtract(*(merits.auc(values[inside], values[outside]) for values in scores[::-1])))
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])), abs=0.006)
+
+
+def test_a_gain_of_area_is_nothing_for_another_scale_and_unknown_for_one_group() -> None:
+    frame = attack_scores()
+    same = tables.auc_gain(frame, frame.assign(score=3 * frame["score"] - 7))
+    assert same == {"difference": 0.0, "low": 0.0, "high": 0.0}
+    assert np.isnan(tables.auc_gain(frame.query("member"), frame)["low"])
+
+
+def test_thresholds_to_try_reach_all_scores_in_steps_of_equally_many_images() -> None:
+    frame = attack_scores()
+    frame["score"] = -np.exp(2 * frame["score"])  # a long tail
+    found = tables.stops(frame, 0.07, -0.004)
+    assert found == sorted(set(found)) and {0.07, 0.0} <= set(found)
+    assert found[0] == round(frame["score"].min(), 2)
+    passed = [int((frame["score"] > value).sum()) for value in found]
+    assert max(np.abs(np.diff(passed))) <= 0.02 * len(frame)
+    assert len(tables.stops(frame.assign(score=1.0), 1.0)) > 1
+    assert len(tables.stops(frame.head(0))) > 1
+
+
+def test_the_calibrated_threshold_is_the_best_for_these_images() -> None:
+    frame = attack_scores()
+    best = tables.confusion(frame, tables.calibrated(frame))["balanced_accuracy"]
+    every = [tables.confusion(frame, value)["balanced_accuracy"] for value in frame["score"]]
+    assert best == pytest.approx(max(every))
+    assert np.isnan(tables.calibrated(frame.query("member")))
 
 
 def test_the_roc_shows_only_what_counts_resolve_and_agrees_with_the_report() -> None:
@@ -644,4 +729,44 @@ def test_reasons_are_the_largest_contributions_first() -> None:
                           "level": [0.0, 0.1, np.nan]})  # fmt: skip
     found = tables.reasons({"morf_0": 0.0, "morf_1": -2.0, "loss": 1.0, "index": 7}, table)
     assert found["feature"].tolist() == ["morf_1", "loss"]
+    # the untouched confidence, which both orders begin with, is one feature
+    twice = pd.DataFrame({"feature": ["morf_0", "lerf_0", "loss"], "order": ["morf", "lerf", None],
+                          "level": [0.0, 0.0, np.nan]})  # fmt: skip
+    one = tables.reasons({"morf_0": 0.5, "lerf_0": 0.75, "loss": 1.0}, twice)
+    assert one["contribution"].tolist() == [1.25, 1.0] and one["level"].iloc[0] == 0 and one["order"].iloc[0] is None
     assert len(tables.reasons({"morf_1": -2.0, "loss": 1.0}, table, most=1)) == 1
+
+
+def feature_table(merged: bool) -> pd.DataFrame:
+    """features.parquet as it was stored before the untouched confidence was one feature, and as it is since."""
+    rows = [
+        ("morf_0", "morf", 0.0, True, 0.04),
+        ("morf_1", "morf", 0.1, True, 0.01),
+        ("lerf_0", "lerf", 0.0, True, 0.03),
+        ("lerf_1", "lerf", 0.1, False, 0.0),
+        ("loss", None, np.nan, True, 0.02),
+        ("predicted", None, np.nan, True, -0.01),
+    ]
+    frame = pd.DataFrame(rows, columns=["feature", "order", "level", "kept", "importance"])
+    if not merged:
+        return frame
+    frame = frame[frame["feature"] != "lerf_0"].reset_index(drop=True)
+    frame.loc[0, ["feature", "order", "importance"]] = ["confidence", None, 0.06]
+    return frame.assign(importance_low=frame["importance"] - 0.015, importance_high=frame["importance"] + 0.015)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_untouched_confidence_is_one_feature_of_neither_order(merged: bool) -> None:
+    made = tables.attack_features(feature_table(merged))
+    untouched = made[made["level"] == 0]
+    assert len(untouched) == 1 and untouched["order"].isna().all()
+    assert untouched["importance"].iloc[0] == pytest.approx(0.06 if merged else 0.07)
+    assert len(made) == 5 and (made["level"] > 0).sum() == 2
+
+
+def test_worth_is_clear_where_its_interval_lies_above_nothing() -> None:
+    new = tables.feature_worth(feature_table(True))
+    assert new["feature"].tolist() == ["confidence", "loss", "morf_1", "predicted"]
+    assert new["clear"].tolist() == [True, True, False, False]
+    old = tables.feature_worth(feature_table(False))
+    assert old["clear"].tolist() == [True, True, True, False] and old["low"].isna().all()
