@@ -186,9 +186,11 @@ class LabelSmoothing(Config):
 class RelaxLoss(Config):
     """RelaxLoss (Chen et al. 2022): the training loss is held at a level instead of driven to 0."""
 
-    alpha: float = Field(0.5, ge=0.0)  # that level; 0: off
+    alpha: float = Field(1.0, ge=0.0)  # that level; 0: off
     upper: float = Field(1.0, gt=0.0, le=1.0)  # most that a flattened posterior leaves the label
-    flattens: Literal["all", "wrong"] = "all"  # images; wrong: as the authors' code, which ascends on all meanwhile
+    # whose posteriors are flattened, of a batch below that level: of wrongly classified images, while all ascend (the
+    # authors' code for images), or of all images, without ascent (Algorithm 1, their code for tables)
+    flattens: Literal["wrong", "all"] = "wrong"
 
 
 class ConfidencePenalty(Config):

@@ -10,17 +10,18 @@ import pandas as pd
 
 from tier import experiment
 from tier.attacks import ATTACKS, gap, loss
-from tier.config import EXPLAINER_SETTINGS, Experiment
+from tier.config import EXPLAINER_SETTINGS, Defense, Experiment
 from tier.fidelity import CONTROLS, METRICS
 from tier.metrics import auc, balanced_accuracy
 from tier.presets import Preset
 from tier.stats import Array, seed_interval, seed_mean_interval
-from tier.store import Store
+from tier.store import Result, Store
 
 FIGURES = (
     "train_accuracy", "test_accuracy", "test_top5", "test_loss", "audit_balanced_accuracy", "audit_auc",
-    "gap_balanced_accuracy", "loss_auc", "seconds_per_epoch",
+    "gap_balanced_accuracy", "loss_auc", "seconds_per_epoch", "overhead",
 )  # fmt: skip
+PRIVACY = ("epsilon", "delta")  # of DP-SGD
 
 
 def summarize(
@@ -30,27 +31,128 @@ def summarize(
     defenses: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Per defense with stored results: FIGURES, `intervals` by the same names, `seeds`, and what is `refused` and why.
+    """What the store holds of each defense of the preset, rivals too; those without results are left out.
 
-    Raises ValueError for a defense that the preset does not have. Defenses without results are left out.
+    - FIGURES, and their `intervals` by the same names; `overhead` is seconds per epoch over the undefended run's
+    - `battery`: the leaf of the `attack` on the target, of those in `attacks`, that has the highest AUC, made on one
+      `seed`. A maximum over attacks on the same images: the noise of each goes into it, and its intervals do not know
+      of the choice, so it is somewhat above what an attacker who has to choose beforehand would get
+    - PRIVACY where the defense states it, `seeds`, and what is `refused` and why
+
+    Raises ValueError for a defense that the preset does not have.
     """
     found = {}
-    for name in defenses or [defense.name for defense in preset.defenses]:
-        runs = {seed: preset.run(name, seed).set(settings or {}) for seed in seeds or preset.seeds}
-        reports = {seed: experiment.find(store, "report", e) for seed, e in runs.items()}
-        held = {seed: report.record["metrics"] for seed, report in reports.items() if report is not None}
+    asked = list(seeds or preset.seeds)
+    plain = _reports(store, {seed: preset.run(Defense(), seed).set(settings or {}) for seed in asked})
+    for name in defenses or [defense.name for defense in preset.compared]:
+        held = _reports(store, {seed: preset.run(name, seed).set(settings or {}) for seed in asked})
         if held:
-            found[name] = _figures(store, held, {seed: runs[seed] for seed in held})
-            if missing := [seed for seed in runs if seed not in held]:
-                found[name]["refused"]["seeds"] = f"not in this store: {', '.join(map(str, missing))}"
+            found[name] = _entry(store, preset, name, held, plain, asked, settings or {})
     return found
 
 
-def rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Figures down, defenses across, as text: a header row, then a row per figure with values and intervals."""
-    body = [[figure, *(_cell(of[figure], of["intervals"][figure]) for of in summary.values())] for figure in FIGURES]
-    seeds = ["seeds", *(", ".join(map(str, of["seeds"])) for of in summary.values())]
-    return [["figure", *summary], *body, seeds]
+_Runs = dict[int, tuple[Experiment, Result]]  # by seed: a run and its report
+
+
+def _reports(store: Store, runs: dict[int, Experiment]) -> _Runs:
+    """The runs whose report is stored."""
+    reports = {seed: experiment.find(store, "report", e) for seed, e in runs.items()}
+    return {seed: (runs[seed], report) for seed, report in reports.items() if report is not None}
+
+
+def _entry(
+    store: Store, preset: Preset, name: str, held: _Runs, plain: _Runs, asked: list[int], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """One defense as `summarize` gives it."""
+    out = _figures(store, held)
+    values, reason = _overhead(store, held, plain)
+    out["overhead"] = float(np.mean(values)) if values else None
+    out["intervals"]["overhead"] = _over_seeds(values)
+    out["battery"], refused = _strongest_on_target(store, preset, name, settings, asked[0])
+    if reason is not None:
+        refused["overhead"] = reason
+    elif len(values) < 2:
+        refused["intervals.overhead"] = "one seed only"
+    if missing := [seed for seed in asked if seed not in held]:
+        refused["seeds"] = f"not in this store: {', '.join(map(str, missing))}"
+    out["refused"] |= refused
+    return out
+
+
+def _overhead(store: Store, held: _Runs, plain: _Runs) -> tuple[list[float], str | None]:
+    """Seconds per epoch over those of the undefended run, for each seed that has both; or why there are none."""
+    both = [seed for seed in held if seed in plain]
+    if not both:
+        return [], f"no undefended run of seed {', '.join(map(str, held))} is in this store"
+    if len({_machine(store, *runs[seed]) for runs in (held, plain) for seed in both}) > 1:
+        return [], "the runs were trained on different machines, whose seconds do not compare"
+    seconds = [[runs[seed][1].metrics["seconds_per_epoch"] for seed in both] for runs in (held, plain)]
+    return [own / other for own, other in zip(*seconds, strict=True)], None
+
+
+def _machine(store: Store, e: Experiment, report: Result) -> tuple[Any, Any]:
+    """On what a run was trained: its device and processor."""
+    record = (experiment.find(store, "train", e) or report).record
+    return record.get("device"), record.get("environment", {}).get("cpu")
+
+
+def _over_seeds(values: Sequence[float]) -> list[float] | None:
+    """The interval of a mean over seeds that have one value each; None for a single one."""
+    if len(values) < 2:
+        return None
+    return list(seed_interval([{"runs": np.array([value])} for value in values], _mean))
+
+
+def _strongest_on_target(
+    store: Store, preset: Preset, name: str, settings: dict[str, Any], seed: int
+) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """`battery` of one defense, and what is refused of it."""
+    try:
+        of = attacks(store, preset, [name], seed=seed, settings=settings)[name]
+    except ValueError as mistake:  # these settings are of a model that is no target
+        return None, {"battery": str(mistake)}
+    areas = {attack: leaf["auc"] for attack, leaf in of["battery"].items() if leaf["auc"] is not None}
+    lacking = {what: why for what, why in of["refused"].items() if what in ("battery", "battery.agp")}
+    if not areas:
+        return None, {"battery": lacking.get("battery", "no attack on the target is defined")}
+    refused = {"battery.others" if what == "battery" else what: why for what, why in lacking.items()}
+    best = max(areas, key=lambda attack: areas[attack])
+    return {"attack": best, "attacks": list(areas), "seed": seed, **of["battery"][best]}, refused
+
+
+UTILITY = ("train accuracy", "test accuracy", "test loss", "seconds per epoch (over plain)", "seeds")
+LEAK = ("audit balanced accuracy", "audit AUC", "gap balanced accuracy", "loss AUC", "best attack")
+
+
+def rows(summary: dict[str, dict[str, Any]], columns: Sequence[str] = UTILITY + LEAK) -> list[list[str]]:
+    """Defenses down, figures across, as text: a header row, then a row per defense with values and intervals."""
+    body = []
+    for name, of in summary.items():
+        cells = _cells(of)
+        body.append([name, *(cells[column] for column in columns)])
+    return [["defense", *columns], *body]
+
+
+def _cells(of: dict[str, Any]) -> dict[str, str]:
+    """One defense's cells by the name of their column."""
+    shown = {
+        "train accuracy": "train_accuracy", "test accuracy": "test_accuracy", "test loss": "test_loss",
+        "audit balanced accuracy": "audit_balanced_accuracy", "audit AUC": "audit_auc",
+        "gap balanced accuracy": "gap_balanced_accuracy", "loss AUC": "loss_auc",
+    }  # fmt: skip
+    cells = {column: _cell(of[figure], of["intervals"][figure]) for column, figure in shown.items()}
+    factor = "" if of["overhead"] is None else f" ({of['overhead']:.2f} x)"
+    cells["seconds per epoch (over plain)"] = _cell(of["seconds_per_epoch"], None) + factor
+    best = of["battery"]
+    cells["best attack"] = "-"
+    if best is not None:
+        cells["best attack"] = f"{_label(best['attack'], best)}: {_cell(best['balanced_accuracy'], best['interval'])}"
+    return cells | {"seeds": ", ".join(map(str, of["seeds"]))}
+
+
+def _label(attack: str, leaf: dict[str, Any]) -> str:
+    """An attack's name, that of agp with its explainer."""
+    return f"{attack} ({leaf['explainer']})" if "explainer" in leaf else attack
 
 
 def markdown(summary: dict[str, dict[str, Any]]) -> str:
@@ -71,29 +173,39 @@ def _cell(value: float | None, interval: list[float] | None) -> str:
     return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
 
 
-def _figures(store: Store, held: dict[int, dict[str, Any]], runs: dict[int, Experiment]) -> dict[str, Any]:
+def _figures(store: Store, held: _Runs) -> dict[str, Any]:
+    """Means over seeds with their intervals; `overhead` is still to be filled in."""
     out: dict[str, Any] = {"seeds": sorted(held)}
     refused: dict[str, str] = {}
+    reports = [report.metrics for _, report in held.values()]
     for figure in FIGURES:
-        values = [metrics[figure] for metrics in held.values()]
-        out[figure] = None if any(value is None for value in values) else float(np.mean(values))
+        out[figure] = _mean_known([metrics.get(figure) for metrics in reports])
     if out["test_top5"] is None:
         refused["test_top5"] = "fewer than six classes"
+    told = [metrics.get("defense", {}) for metrics in reports]
+    for name in PRIVACY if any(name in of for of in told for name in PRIVACY) else ():
+        out[name] = _mean_known([of.get(name) for of in told])
+        if out[name] is None:
+            refused[name] = "without noise nothing is guaranteed"
     intervals: dict[str, list[float] | None] = dict.fromkeys(FIGURES)
-    samples = [_samples(store, e) for e in runs.values()]
+    samples = [_samples(store, e) for e, _ in held.values()]
     if any(sample is None for sample in samples):
         refused |= dict.fromkeys((f"intervals.{f}" for f in _STATISTICS), "the per-image results are not in this store")
     else:
         for figure, statistic in _STATISTICS.items():
             if out[figure] is not None:
                 intervals[figure] = list(seed_interval([s[figure] for s in samples if s is not None], statistic))
-    if len(held) > 1:
-        times = [{"runs": np.array([metrics["seconds_per_epoch"]])} for metrics in held.values()]
-        intervals["seconds_per_epoch"] = list(seed_interval(times, lambda group: float(group["runs"].mean())))
-    else:
+    intervals["seconds_per_epoch"] = _over_seeds([metrics["seconds_per_epoch"] for metrics in reports])
+    if len(held) == 1:
         refused["intervals.seconds_per_epoch"] = "one seed only"
         refused["intervals over seeds"] = "one seed only: the intervals resample images alone"
     return out | {"intervals": intervals, "refused": refused}
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    """The mean; None where a value is missing."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _samples(store: Store, e: Experiment) -> dict[str, dict[str, Array]] | None:
@@ -402,8 +514,7 @@ def battery_rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
     for defense, of in summary.items():
         ranked = sorted(of["battery"].items(), key=lambda item: -1.0 if item[1]["auc"] is None else -item[1]["auc"])
         for name, leaf in ranked:
-            label = f"{name} ({leaf['explainer']})" if "explainer" in leaf else name
-            body.append([defense, label, *_leaf_cells(leaf)])
+            body.append([defense, _label(name, leaf), *_leaf_cells(leaf)])
     return [["defense", "attack", *_LEAF_HEADER], *body]
 
 

@@ -60,9 +60,10 @@ def flattened(row: list[float], label: int, upper: float = 1.0) -> list[float]:
 CE = sum(-math.log(probabilities(row)[label]) for row, label in zip(LOGITS, LABELS, strict=True)) / 4
 
 
+@pytest.mark.parametrize("flattens", ["all", "wrong"])
 @pytest.mark.parametrize("epoch", [0, 1, 2, 3])
-def test_above_the_level_it_descends(epoch: int) -> None:
-    terms, gradient = terms_of(RelaxLoss(alpha=CE - 0.01), epoch)
+def test_above_the_level_it_descends(epoch: int, flattens: Any) -> None:
+    terms, gradient = terms_of(RelaxLoss(alpha=CE - 0.01, flattens=flattens), epoch)
     assert terms.keys() == {"loss", "ce", "relaxed"}
     assert terms["loss"].item() == terms["ce"].item() == pytest.approx(CE)
     assert terms["relaxed"].item() == 0
@@ -81,7 +82,7 @@ def test_below_it_ascends_in_even_epochs() -> None:
 
 @pytest.mark.parametrize("upper", [1.0, 0.6])
 def test_below_it_flattens_in_odd_epochs(upper: float) -> None:
-    terms, gradient = terms_of(RelaxLoss(alpha=CE + 0.01, upper=upper), 1)
+    terms, gradient = terms_of(RelaxLoss(alpha=CE + 0.01, upper=upper, flattens="all"), 1)
     targets = [flattened(row, label, upper) for row, label in zip(LOGITS, LABELS, strict=True)]
     slow = [slow_gradient(target, row) for target, row in zip(targets, LOGITS, strict=True)]
     torch.testing.assert_close(gradient, torch.tensor(slow))
@@ -131,10 +132,11 @@ def test_off_is_plain_training() -> None:
     assert differ(trained(relaxing(1.0)), plain)
 
 
-def test_the_loss_of_training_is_held_at_the_level() -> None:
+@pytest.mark.parametrize("flattens", ["all", "wrong"])
+def test_the_loss_of_training_is_held_at_the_level(flattens: Any) -> None:
     """Ascent makes the total negative, which is no divergence; plain training goes far below."""
     train = QUICK.model_copy(update={"epochs": 24, "schedule": "constant"})
-    state = trained(relaxing(0.8), train)
+    state = trained(relaxing(0.8, flattens=flattens), train)
     held = column(state, "ce")[12:]
     assert 0.6 < sum(held) / len(held) < 1.1
     assert column(trained(Defense(), train), "ce")[-1] < 0.3

@@ -4,6 +4,7 @@ import json
 import shlex
 import time
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,9 @@ from tier.presets import Preset
 from tier.stats import seed_interval
 from tier.store import Store
 from tier.summary import (
+    LEAK,
     LEAVES,
+    UTILITY,
     as_markdown,
     attack_rows,
     attack_runs,
@@ -29,6 +32,9 @@ from tier.summary import (
     fidelity,
     fidelity_rows,
     fidelity_runs,
+    markdown,
+    rows,
+    summarize,
 )
 
 SUFFIX = {"mean": "", "shuffled": "_shuffled", "second_seed": "_second_seed"}
@@ -365,3 +371,142 @@ class TestAttacks:
         made = attacks(store, PRESET, explainers=list(EXPLAINER_SETTINGS))
         assert time.process_time() - began < 10  # under 1 s: it reads records only
         assert [len(of["explainers"]) for of in made.values()] == [8] * 4
+
+
+RIVALS = PRESET.model_copy(
+    update={"rivals": (Defense(name="dpsgd_eps100"), Defense(name="early_stopping")), "seeds": (0, 1, 2)}
+)
+MEASURED = {
+    "train_accuracy": 0.9, "test_accuracy": 0.6, "test_top5": 0.8, "test_loss": 1.5, "audit_balanced_accuracy": 0.7,
+    "audit_auc": 0.75, "gap_balanced_accuracy": 0.65, "loss_auc": 0.72,
+}  # fmt: skip
+
+
+def put_report(
+    store: Store, name: str, seed: int, seconds: float, device: str = "cpu", told: dict[str, Any] | None = None
+) -> None:
+    """A run's report, and what it was trained on."""
+    e = RIVALS.run(name, seed)
+    store.write("train", experiment.key("train", e), {}, {"metrics": {}, "device": device})
+    metrics = MEASURED | {"seconds_per_epoch": seconds} | ({"defense": told} if told else {})
+    store.write("report", experiment.key("report", e), {}, {"metrics": metrics})
+
+
+class TestSummarize:
+    """Every defense of a preset in figures: what it costs, and the worst that is known of its leak."""
+
+    def test_rivals_are_among_them_in_the_preset_s_order(self, store: Store) -> None:
+        for name in ("early_stopping", "none", "dpsgd_eps100"):
+            put_report(store, name, 0, 1.0)
+        made = summarize(store, RIVALS)
+        assert list(made) == ["none", "dpsgd_eps100", "early_stopping"]
+        assert list(summarize(store, RIVALS, defenses=["early_stopping", "none"])) == ["early_stopping", "none"]
+        assert made["none"]["refused"]["seeds"] == "not in this store: 1, 2"
+        json.dumps(made, allow_nan=False)
+        with pytest.raises(ValueError, match="has no defense 'memguard'"):
+            summarize(store, RIVALS, defenses=["memguard"])
+
+    def test_overhead_is_the_mean_of_ratios_within_seeds(self, store: Store) -> None:
+        plain, own = (0.2, 0.4, 0.5), (0.3, 0.8, 1.5)  # 1.5, 2 and 3 times as long
+        for seed in (0, 1, 2):
+            put_report(store, "none", seed, plain[seed])
+            put_report(store, "dpsgd_eps100", seed, own[seed])
+        made = summarize(store, RIVALS)
+        assert made["none"]["overhead"] == 1 and made["none"]["intervals"]["overhead"] == [1, 1]
+        of = made["dpsgd_eps100"]
+        assert of["overhead"] == pytest.approx((1.5 + 2 + 3) / 3)
+        assert of["seconds_per_epoch"] == pytest.approx(sum(own) / 3)
+        low, high = of["intervals"]["overhead"]
+        assert 1.5 <= low < of["overhead"] < high <= 3
+        assert not {"overhead", "intervals.overhead"} & of["refused"].keys()
+        alone = summarize(store, RIVALS, defenses=["dpsgd_eps100"], seeds=[1])["dpsgd_eps100"]
+        assert alone["overhead"] == pytest.approx(2) and alone["intervals"]["overhead"] is None
+        assert alone["refused"]["intervals.overhead"] == "one seed only"
+
+    def test_overhead_takes_the_seeds_that_both_have(self, store: Store) -> None:
+        put_report(store, "none", 1, 0.5)
+        for seed, seconds in ((0, 9.0), (1, 1.0)):
+            put_report(store, "tier_full", seed, seconds)
+        of = summarize(store, RIVALS)["tier_full"]
+        assert of["seeds"] == [0, 1] and of["overhead"] == pytest.approx(2)
+
+    def test_no_overhead_without_the_undefended_run_or_on_another_machine(self, store: Store) -> None:
+        put_report(store, "tier_full", 0, 1.0)
+        of = summarize(store, RIVALS)["tier_full"]
+        assert of["overhead"] is None is of["intervals"]["overhead"]
+        assert of["refused"]["overhead"] == "no undefended run of seed 0 is in this store"
+        put_report(store, "none", 0, 0.5, device="cuda")
+        of = summarize(store, RIVALS)["tier_full"]
+        assert of["overhead"] is None and "different machines" in of["refused"]["overhead"]
+
+    def test_the_best_attack_is_that_of_the_highest_area(self, store: Store) -> None:
+        put_report(store, "tier_full", 0, 1.0)
+        battery = put_battery(store, "tier_full")
+        agp = put_attack(store, "tier_full", "gradient", "same", 0.5, 0.1)["target"]
+        of = summarize(store, RIVALS)["tier_full"]
+        areas = {name: leaf["auc"] for name, leaf in battery.items() if "auc" in leaf} | {"agp": agp["auc"]}
+        best = of["battery"]
+        assert best["attack"] == sorted(areas, key=lambda name: areas[name])[-1] != "agp"
+        assert set(best["attacks"]) == set(ATTACKS) and best["seed"] == 0
+        assert {"balanced_accuracy", "interval", "auc", "auc_interval", "tpr_at_0.01"} <= best.keys()
+        assert best["balanced_accuracy"] == battery[best["attack"]]["balanced_accuracy"]
+        assert not [name for name in of["refused"] if name.startswith("battery")]
+
+    def test_the_attack_on_explanations_can_be_the_best(self, store: Store) -> None:
+        put_report(store, "tier_full", 0, 1.0)
+        put_battery(store, "tier_full")
+        agp = put_attack(store, "tier_full", "gradcam", "same", 0.5, 5.0)["target"]
+        best = summarize(store, RIVALS)["tier_full"]["battery"]
+        assert (best["attack"], best["explainer"], best["auc"]) == ("agp", "gradcam", agp["auc"])
+        assert rows({"x": summarize(store, RIVALS)["tier_full"]})[1][-1].startswith("agp (gradcam): 0.9")
+
+    def test_what_is_not_stored_of_the_attacks_is_told(self, store: Store) -> None:
+        for seed in (0, 1):
+            put_report(store, "tier_full", seed, 1.0)
+        of = summarize(store, RIVALS)["tier_full"]
+        assert of["battery"] is None
+        assert of["refused"]["battery"] == (
+            "not in this store: python -m tier attack made --seed 0 --defense tier_full"
+        )
+        put_attack(store, "tier_full", "gradient", "same", 0.5, 0.6)
+        of = summarize(store, RIVALS)["tier_full"]
+        assert of["battery"]["attacks"] == ["agp"] and "--defense tier_full" in of["refused"]["battery.others"]
+        assert "battery" not in of["refused"]
+        of = summarize(store, RIVALS, seeds=[1])["tier_full"]
+        assert of["battery"] is None and "--seed 1" in of["refused"]["battery"]
+
+    def test_settings_of_no_target_have_no_attack(self, store: Store) -> None:
+        e = RIVALS.run("none", 0).set({"split.role": "shadow"})
+        store.write("report", experiment.key("report", e), {}, {"metrics": MEASURED | {"seconds_per_epoch": 1.0}})
+        of = summarize(store, RIVALS, {"split.role": "shadow"})["none"]
+        assert of["battery"] is None and "the attack is on the preset's targets" in of["refused"]["battery"]
+
+    def test_private_training_tells_what_it_guarantees(self, store: Store) -> None:
+        put_report(store, "none", 0, 1.0)
+        put_report(store, "dpsgd_eps100", 0, 2.0, told={"epsilon": 99.0, "delta": 1e-5, "steps": 30})
+        put_report(store, "dpsgd_eps100", 1, 2.0, told={"epsilon": 97.0, "delta": 1e-5, "steps": 30})
+        put_report(store, "early_stopping", 0, 2.0, told={"delta": 1e-5})
+        made = summarize(store, RIVALS)
+        assert made["dpsgd_eps100"]["epsilon"] == 98 and made["dpsgd_eps100"]["delta"] == pytest.approx(1e-5)
+        assert not {"epsilon", "delta"} & made["none"].keys()
+        unlimited = made["early_stopping"]
+        assert unlimited["epsilon"] is None and unlimited["refused"]["epsilon"] == "without noise nothing is guaranteed"
+
+    def test_rows_have_a_line_for_each_defense(self, store: Store) -> None:
+        for seed in (0, 1):
+            put_report(store, "none", seed, 0.5)
+            put_report(store, "tier_full", seed, 0.6)
+        put_battery(store, "tier_full")
+        made = summarize(store, RIVALS)
+        header, *body = rows(made)
+        assert header == ["defense", *UTILITY, *LEAK] and [row[0] for row in body] == ["none", "tier_full"]
+        cells = dict(zip(header, body[1], strict=True))
+        assert cells["test accuracy"] == "0.600" and cells["seeds"] == "0, 1"
+        assert cells["seconds per epoch (over plain)"] == "0.600 (1.20 x)"
+        best = made["tier_full"]["battery"]
+        low, high = best["interval"]
+        assert cells["best attack"] == f"{best['attack']}: {best['balanced_accuracy']:.3f} [{low:.3f}, {high:.3f}]"
+        assert dict(zip(header, body[0], strict=True))["best attack"] == "-"
+        assert rows(made, LEAK)[0] == ["defense", *LEAK]
+        assert markdown(made).count("\n") == 3
+        assert rows({}) == [header]

@@ -1,9 +1,9 @@
 """RelaxLoss (Chen, Yu and Fritz, ICLR 2022, Algorithm 1): the mean loss of a batch is held at alpha.
 
 Above alpha: descent. Below it, in turn by epochs: ascent, or posterior flattening, which keeps the label's probability
-and spreads the rest evenly over the other classes. Algorithm 1 flattens every image and takes the soft label as a
-constant; the authors' code for images (github.com/DingfanChen/RelaxLoss) flattens the wrongly classified ones only,
-ascends on all, and counts epochs from 0. Both are settings here, the former by default.
+and spreads the rest evenly over the other classes. Whose posteriors are flattened differs between the authors' own code
+for images and for tables (github.com/DingfanChen/RelaxLoss), so it is a setting. The soft label is a constant, as the
+paper has it; that code lets the gradient through.
 """
 
 import torch.nn.functional as F
