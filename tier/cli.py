@@ -1,9 +1,11 @@
 """Command line: `python -m tier presets | run | sweep | show | fidelity | attack | engine | store`."""
 
 import json
+import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from tier import demo, engine, experiment, presets
-from tier.config import DefenseName, Experiment
+from tier.config import STRENGTHS, DefenseName, Experiment, strength_field
 from tier.context import Context
 from tier.presets import Preset
 from tier.store import Store, StoreError
@@ -96,22 +98,41 @@ def run(
 @app.command()
 def sweep(
     preset: str,
-    over: Annotated[list[str] | None, typer.Option(help="lambda=0,3,7 or beta=0,0.3; default: the grid.")] = None,
-    defense: Annotated[str, typer.Option(help="tier_full or tier_reg.")] = "tier_full",
-    seed: SeedOption = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(help="lambda=0,3,7 or beta=0,0.3 for TIER, strength=1,2 for the others; default: the preset's."),
+    ] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Defense to vary; default: tier_full. Repeatable.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="So many training seeds, the preset's first.")] = 1,
+    seed: Annotated[list[int] | None, typer.Option(help="These training seeds instead. Repeatable.")] = None,
     settings: SetOption = None,
     here: HereOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON of what is stored; compute nothing.")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Compute a lambda / beta grid. Finished points are kept; start again to go on."""
-    chosen = _with_grid(presets.get(preset), over or [])
-    where = demo.open_store(store)
-    points = [
-        (f"{defense} lambda {lam:g} beta {beta:g} seed {number}", "report", changed(e, settings, _GRID_OPTIONS))
-        for number in seed or chosen.seeds[:1]
-        for lam, beta, e in chosen.grid(_regularizer(defense), number)
-    ]
-    _compute(where, points, here)
+    """Compute every combination of a defense's settings and seeds, then print each point.
+
+    Finished points are kept, whatever happens to the others; start again to go on.
+    """
+    chosen, where = presets.get(preset), demo.open_store(store)
+    names = [chosen.defense(name).name for name in dict.fromkeys(defense or ["tier_full"])]
+    values, numbers = _over(over or [], names), seed or _seeds(chosen, seeds)
+    options = _GRID_OPTIONS | {
+        f"defense.{'.'.join(strength_field(n))}": "--over" for n in names if "strength" in _axes(n)
+    }
+    points = [replace(p, e=changed(p.e, settings, options)) for p in _points(chosen, names, values, numbers)]
+    failure = None
+    if not as_json:
+        try:
+            _compute(where, [(point.label, "report", point.e) for point in points], here)
+        except ValueError as mistake:  # what did not fail is shown all the same
+            failure = mistake
+    again = ["python", "-m", "tier", "sweep", preset]
+    given = {"over": over, "defense": names, "seed": numbers, "set": settings, "store": [store] if store else []}
+    again += [f"--{name}={value}" for name, items in given.items() for value in items or []]
+    _show_points(where, preset, points, shlex.join(again), as_json)
+    if failure is not None:
+        raise failure
 
 
 @app.command()
@@ -421,22 +442,109 @@ def _print_table(lines: list[list[str]], names: int) -> None:
     out.print(table)
 
 
-def _regularizer(name: str) -> DefenseName:
-    if name == "tier_full":
-        return "tier_full"
-    if name == "tier_reg":
-        return "tier_reg"
-    raise ValueError(f"a lambda / beta sweep is over tier_full or tier_reg, not '{name}'")
+@dataclass(frozen=True)
+class _Point:
+    """One run of a sweep, and the values that tell it from the others of its defense and seed."""
+
+    defense: DefenseName
+    values: dict[str, float]
+    seed: int
+    e: Experiment
+
+    @property
+    def label(self) -> str:
+        return " ".join(
+            [self.defense, *(f"{name} {value:.10g}" for name, value in self.values.items()), f"seed {self.seed}"]
+        )
 
 
-def _with_grid(preset: Preset, over: list[str]) -> Preset:
-    grid: dict[str, tuple[float, ...]] = {}
-    for item in over:
-        name, _, values = item.partition("=")
-        if name not in ("lambda", "beta") or not values:
-            raise ValueError(f"--over takes lambda=... or beta=... with comma-separated numbers, not '{item}'")
-        grid[f"{name}s"] = tuple(float(value) for value in values.split(","))
-    return preset.model_copy(update=grid)
+def _axes(name: DefenseName) -> tuple[str, ...]:
+    """What `--over` can vary of a defense."""
+    if name in demo.REGULARIZERS:
+        return "lambda", "beta"
+    return ("strength",) if name in STRENGTHS else ()
+
+
+def _over(items: Sequence[str], names: Sequence[DefenseName]) -> dict[str, tuple[float, ...]]:
+    """The values to go through by what is varied. Raises ValueError saying what can be, when an item does not fit."""
+    for name in names:
+        if not _axes(name):
+            others = ", ".join(n for n in STRENGTHS if n not in demo.REGULARIZERS)
+            raise ValueError(
+                f"'{name}' has nothing to vary; choose tier_full or tier_reg (lambda, beta) or a defense with a "
+                f"strength: {others}"
+            )
+    valid: dict[str, list[str]] = {}
+    for name in names:
+        for axis in _axes(name):
+            valid.setdefault(axis, []).append(name)
+    found: dict[str, tuple[float, ...]] = {}
+    for item in items:
+        axis, _, text = item.partition("=")
+        values = _numbers(text)
+        if axis not in valid or not values:
+            listed = " or ".join(f"{name}=... ({', '.join(whose)})" for name, whose in valid.items())
+            raise ValueError(f"--over takes {listed} with comma-separated numbers, not '{item}'")
+        found[axis] = tuple(dict.fromkeys([*found.get(axis, ()), *values]))
+    return found
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Comma-separated finite numbers; none where one is not."""
+    try:
+        values = tuple(float(value) for value in text.split(","))
+    except ValueError:
+        return ()
+    return values if all(map(math.isfinite, values)) else ()
+
+
+def _seeds(preset: Preset, count: int) -> list[int]:
+    """The first seeds of a preset, and beyond them those that follow its highest."""
+    return [*preset.seeds, *range(max(preset.seeds) + 1, max(preset.seeds) + 1 + count)][:count]
+
+
+def _points(
+    preset: Preset, names: Sequence[DefenseName], over: dict[str, tuple[float, ...]], seeds: Sequence[int]
+) -> Iterator[_Point]:
+    """Every run of a sweep: the values given, else those of the preset."""
+    given = {"lambdas": over.get("lambda", preset.lambdas), "betas": over.get("beta", preset.betas)}
+    grid = preset.model_copy(update=given)
+    for seed in seeds:
+        for name in names:
+            if name in demo.REGULARIZERS:
+                for lam, beta, e in grid.grid(name, seed):
+                    yield _Point(name, {"lambda": lam, "beta": beta}, seed, e)
+            else:
+                for strength, e in preset.sweep(name, over.get("strength"), seed):
+                    yield _Point(name, {"strength": strength}, seed, e)
+
+
+_POINT_FIGURES = ("test_accuracy", "crossfit_balanced_accuracy", "gap_balanced_accuracy")
+
+
+def _show_points(store: Store, preset: str, points: Sequence[_Point], again: str, as_json: bool) -> None:
+    """Print the stored points of a sweep and what is missing; `again` is the command that computes it."""
+    found = {point.label: experiment.find(store, "report", point.e) for point in points}
+    rows: list[dict[str, Any]] = [
+        {"defense": point.defense, **point.values, "seed": point.seed}
+        | {figure: result.metrics[figure] for figure in _POINT_FIGURES}
+        for point in points
+        if (result := found[point.label]) is not None
+    ]
+    missing = [label for label, result in found.items() if result is None]
+    if as_json:
+        refused = dict.fromkeys(missing, f"not in this store: {again}")
+        print(json.dumps({"preset": preset, "points": rows, "refused": refused}, indent=2, allow_nan=False))
+        return
+    axes = list(dict.fromkeys(name for point in points for name in point.values))
+    table = Table("defense", *axes, "seed", "test accuracy", "cross-fitted audit", "gap")
+    for row in rows:
+        values = [f"{row[name]:g}" if name in row else "" for name in axes]
+        table.add_row(row["defense"], *values, str(row["seed"]), *(f"{row[name]:.3f}" for name in _POINT_FIGURES))
+    out.print(table)
+    out.print("Balanced accuracies of attacks: the internal audit on the target itself, and the gap attack.")
+    if missing:
+        out.print(f"Missing: {', '.join(missing)}. Compute with: {again}", soft_wrap=True, markup=False)
 
 
 def _compute(store: Store, work: Sequence[Work], here: bool = False) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tier import cli, data, demo, engine, experiment, presets
 from tier.attacks import ATTACKS
-from tier.config import Defense, Experiment, Model, Tier
+from tier.config import Defense, DefenseName, Experiment, Model, Tier
 from tier.fidelity import METRICS
 from tier.presets import Preset
 from tier.store import Store
@@ -460,6 +460,105 @@ class TestAttack:
         with pytest.raises(SystemExit, match="2"):
             cli.main()
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+class TestSweep:
+    """Every combination of a defense's settings and seeds, by command."""
+
+    OVER = ("--defense", "tier_reg", "--over", "lambda=0,2", "--over", "lambda=6,2")
+
+    def swept(self, store: Store, *arguments: str) -> dict:
+        result = CliRunner().invoke(cli.app, ["sweep", "tiny", "--json", "--store", store.url, *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def test_json_is_what_is_stored(self, swept: Store, preset: Preset) -> None:
+        before = {(r.stage, r.key, r.record["created"]) for r in swept.ls()}
+        shown = self.swept(swept, *self.OVER, "--seeds", "2")
+        assert {(r.stage, r.key, r.record["created"]) for r in swept.ls()} == before
+        seed0 = [point for point in shown["points"] if point["seed"] == 0]
+        assert [(p["defense"], p["lambda"], p["beta"]) for p in seed0] == [("tier_reg", v, 0.1) for v in (0, 2, 6)]
+        for point in shown["points"]:
+            e = preset.point("tier_reg", point["lambda"], point["beta"], point["seed"])
+            found = experiment.find(swept, "report", e)
+            assert found is not None
+            for figure in ("test_accuracy", "crossfit_balanced_accuracy", "gap_balanced_accuracy"):
+                assert point[figure] == found.metrics[figure]
+        # lambda 0 is the undefended run, which `run` has computed for both seeds
+        assert [p["lambda"] for p in shown["points"] if p["seed"] == 1] == [0]
+        assert list(shown["refused"]) == [f"tier_reg lambda {v} beta 0.1 seed 1" for v in (2, 6)]
+
+    def test_what_is_missing_is_computed_by_the_command_named(self, swept: Store) -> None:
+        asked = (*self.OVER[:2], "--over", "lambda=2", "--seed", "7", "--set", "train.epochs=2")
+        what, _, command = self.swept(swept, *asked)["refused"]["tier_reg lambda 2 beta 0.1 seed 7"].partition(": ")
+        assert what == "not in this store"
+        done = CliRunner().invoke(cli.app, [*shlex.split(command)[3:], "--here"])
+        assert done.exit_code == 0, done.output
+        assert "tier_reg lambda 2 beta 0.1 seed 7 report: " in " ".join(done.output.split())
+        shown = self.swept(swept, *asked)
+        assert shown["refused"] == {} and len(shown["points"]) == 1
+
+    def test_the_table_has_a_row_for_each_point(self, swept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cli.out, "_width", 160)
+        result = CliRunner().invoke(cli.app, ["sweep", "tiny", "--here", "--store", swept.url, *self.OVER])
+        assert result.exit_code == 0
+        points = self.swept(swept, *self.OVER)["points"]
+        rows = [line.split() for line in result.output.splitlines() if "tier_reg" in line]
+        assert [[*row[1::2]] for row in rows] == [
+            ["tier_reg", f"{p['lambda']:g}", "0.1", "0", *(f"{p[name]:.3f}" for name in cli._POINT_FIGURES)]
+            for p in points
+        ]
+
+    def test_rivals_vary_in_strength(self, store: Store, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
+        rivals = (Defense(name="label_smoothing"), Defense(name="confidence_penalty"))
+        strengths = {"confidence_penalty": (0.0,)}
+        wider = preset.model_copy(update={"rivals": rivals, "strengths": strengths})
+        monkeypatch.setitem(presets.PRESETS, "tiny", wider)
+        names = ("--defense", "tier_reg", "--defense", "label_smoothing", "--defense", "confidence_penalty")
+        shown = self.swept(store, *names, "--over", "lambda=0", "--over", "beta=0.1", "--over", "strength=0")
+        assert shown["refused"] == {}  # all of them are the undefended run
+        assert [(p["defense"], p.get("lambda"), p.get("strength")) for p in shown["points"]] == [
+            ("tier_reg", 0.0, None), ("label_smoothing", None, 0.0), ("confidence_penalty", None, 0.0)
+        ]  # fmt: skip
+        own = self.swept(store, "--defense", "label_smoothing", "--defense", "confidence_penalty")
+        assert [p["defense"] for p in own["points"]] == ["confidence_penalty"]
+        assert list(own["refused"]) == [f"label_smoothing strength {rivals[0].strength:g} seed 0"]
+        with pytest.raises(ValueError, match="use --over"):
+            CliRunner().invoke(
+                cli.app, ["sweep", "tiny", "--defense", "label_smoothing", "--set", "defense.label_smoothing.amount=1"],
+                catch_exceptions=False,
+            )  # fmt: skip
+
+    def test_seeds_are_the_presets_first_then_those_above(self, preset: Preset) -> None:
+        assert cli._seeds(preset, 1) == [0]
+        assert cli._seeds(preset, 4) == [0, 1, 2, 3]
+        assert cli._seeds(preset.model_copy(update={"seeds": (5, 2)}), 3) == [5, 2, 6]
+
+    @pytest.mark.parametrize(
+        ("over", "names", "message"),
+        [
+            (["gamma=1"], ["tier_full"], r"takes lambda=... \(tier_full\) or beta=... \(tier_full\) with .*'gamma=1'"),
+            (["lambda=1"], ["memguard"], r"takes strength=... \(memguard\) with"),
+            (["strength=1"], ["tier_reg"], "takes lambda"),
+            (["lambda=1,x"], ["tier_reg"], "not 'lambda=1,x'"),
+            (["lambda=nan"], ["tier_reg"], "not 'lambda=nan'"),
+            (["lambda"], ["tier_reg"], "not 'lambda'"),
+            ([], ["augmentation"], "'augmentation' has nothing to vary; .*strength: dpsgd_eps100"),
+        ],
+    )
+    def test_what_does_not_apply_is_refused(self, over: list[str], names: list[DefenseName], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            cli._over(over, names)
+
+    def test_a_point_that_fails_does_not_hide_the_rest(self, swept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(*arguments: object, **options: object) -> None:
+            raise ValueError("the loss is not finite")
+
+        monkeypatch.setattr(experiment, "ensure", fails)
+        arguments = ["sweep", "tiny", "--here", "--store", swept.url, *self.OVER, "--over", "lambda=8"]
+        result = CliRunner().invoke(cli.app, arguments)
+        assert "1 of 4 runs failed" in str(result.exception) and "the loss is not finite" in str(result.exception)
+        assert "Missing: tier_reg lambda 8 beta 0.1 seed 0. Compute with: python -m tier sweep tiny" in result.output
 
 
 # ---- by the engine, as commands of their own
