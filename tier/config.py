@@ -489,10 +489,33 @@ class Battery(Config):
     # trained on random halves of the target's images, in complementary pairs; six leave two on either side of each
     # image when one of them is taken for the target
     references: int = Field(16, ge=6, multiple_of=2)
+    queries: int = Field(1, ge=1)  # lira, rmia: views of an image that models are asked about, the plain one first
+    seed: int = Field(0, ge=0)  # of the other views, which are under T
     variance: Literal["fixed", "per_image"] = "fixed"  # lira_online: one for all images, or each image's own
+    # variance per_image: references on a side from which that beats a shared one (Carlini et al. 2022 find 64 in all)
+    enough: int = Field(32, ge=3)
     mode: Literal["offline", "online"] = "offline"  # rmia
     gamma: float = Field(2.0, ge=1.0)  # rmia: by how much an image has to beat another
     a: float = Field(0.3, ge=0.0, le=1.0)  # rmia, offline: how much training on an image would raise its probability
+    # attribution, explainer gradient: what it is the gradient of; Shokri et al. 2021 explain the probability
+    output: Literal["logit", "probability"] = "probability"
+
+    @model_validator(mode="after")
+    def _can_act(self) -> "Battery":
+        if self.variance == "per_image" and self.references // 2 < self.enough:
+            raise ValueError(
+                f"battery.variance=per_image needs battery.enough ({self.enough}) references on either side of an "
+                f"image, and half of battery.references ({self.references}) are: raise that to {2 * self.enough}, or "
+                "lower battery.enough"
+            )
+        return self
+
+    def canonical(self, explainer: ExplainerName) -> "Battery":
+        """The same attacks with every setting that does not act at its default."""
+        idle: dict[str, Any] = {"seed": Battery().seed} if self.queries == 1 else {}
+        idle |= {"enough": Battery().enough} if self.variance == "fixed" else {}
+        idle |= {"output": Battery().output} if explainer != "gradient" else {}
+        return self.model_copy(update=idle)
 
 
 class Fidelity(Config):

@@ -241,7 +241,10 @@ def _part(source: "Dataset", rows: list[np.ndarray], config: Split) -> list[np.n
 
     if config.parts == 1:
         return rows
-    inside = splits.partition(source.labels[rows[0]], config.seed, config.parts) == config.part
+    if config.part >= config.parts:
+        raise splits.SplitError(f"there is no part {config.part} of {config.parts}: they are counted from 0")
+    groups = source.groups[rows[0]] if config.group_disjoint and source.groups is not None else None
+    inside = splits.partition(source.labels[rows[0]], config.seed, config.parts, groups) == config.part
     return [rows[0][inside], np.concatenate([rows[0][~inside], rows[1]])]
 
 
@@ -933,8 +936,10 @@ def _feature_table(e: Experiment, attack: "agp.Attack", importance: np.ndarray) 
 
 
 def _referees(e: Experiment) -> dict[str, tuple[str, Experiment]]:
-    """What the battery reads of other runs: a shadow with the same defense, and the reference models."""
-    found = {"shadow": ("train", shadow(e, adaptive=True))}
+    """What the battery reads of other runs: a shadow with the same defense, its maps, and the reference models."""
+    own = shadow(e, adaptive=True)
+    found = {"shadow": ("train", own), **_read_maps(e)}
+    found |= {f"shadow {name}": of for name, of in _read_maps(own).items()}
     return found | {f"reference {r}": ("train", reference(e, r)) for r in range(e.battery.references)}
 
 
@@ -943,20 +948,25 @@ def _battery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
     from tier.attacks import ATTACKS, battery, lira
     from tier.metrics import per_class, report, vulnerable_decile
 
-    own = shadow(e, adaptive=True)
-    (target, rows), (theirs, known) = (_signals(store, run, context) for run in (e, own))
-    target = _with_references(store, e, own, target, rows["index"].to_numpy(), context)
-    settings = battery.Settings(e.audit, e.battery.variance, mode=e.battery.mode, gamma=e.battery.gamma, a=e.battery.a)
+    (target, rows), (theirs, known) = (_signals(store, run, context) for run in (e, shadow(e, adaptive=True)))
     member, shadow_member = rows["member"].to_numpy(bool), known["member"].to_numpy(bool)
-    exposure = lira.exposure(*target.need("reference_log_p", "reference_in"))
+    target, theirs = _with_references(store, e, target, theirs, rows["index"].to_numpy(), ~shadow_member, context)
+    train, test = _attack_rows(e, known["index"].to_numpy())  # those of the attack with trajectories
+    of = e.battery
+    settings = battery.Settings(e.audit, of.variance, of.enough, of.mode, of.gamma, of.a)
+    exposure = lira.exposure(*target.need("reference_phi", "reference_in"))
     frame, classes = rows[["index", "member", "label"]].assign(exposure=exposure), []
-    metrics: dict[str, Any] = {"vulnerable_decile": {}, "canaries": {}}
+    output = of.output if e.explain.name == "gradient" else None
+    notes = _size_notes(member, shadow_member, target.need("reference_in")[0])
+    metrics: dict[str, Any] = {"vulnerable_decile": {}, "canaries": {}, "output": output, "notes": notes}
     canary = _canaries(e, rows["index"].to_numpy())
     for name in (name for name in ATTACKS if name != "agp"):
         context.step(f"attacking ({name})")(0.0)
-        found = battery.score(name, target, theirs, shadow_member, settings)
+        found = battery.score(name, target, theirs, shadow_member, train, settings)
         frame[name] = found.scores
-        metrics[name] = report(found.scores[member], found.scores[~member], found.threshold) | {"sign": found.sign}
+        metrics[name] = battery.leaf(found, member, shadow_member, test)
+        if name.startswith("attribution"):
+            metrics[name]["output"] = output
         metrics["vulnerable_decile"][name] = vulnerable_decile(found.scores, member, exposure, found.threshold)
         if canary.any():
             groups = found.scores[canary & member], found.scores[canary & ~member]
@@ -967,54 +977,102 @@ def _battery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
     return {"scores.parquet": frame, "classes.parquet": pd.DataFrame(classes)}, metrics
 
 
+def _size_notes(member: np.ndarray, shadow_member: np.ndarray, reference_in: np.ndarray) -> list[str]:
+    """What is unlike between the target's training set and those of the models that attackers compare it with."""
+    own = int(member.sum())
+    others = {"the shadow": int(shadow_member.sum()), "each reference model": int(reference_in[0].sum())}
+    cures = {
+        "the shadow": "split.shadow_train equal to split.target_train",
+        "each reference model": "split.target_test equal to split.target_train",
+    }
+    return [
+        f"{who} is trained on {size:,} images and the target on {own:,}: confidences differ for that reason too, and "
+        f"attacks that compare them lose; set {cures[who]}"
+        for who, size in others.items()
+        if abs(size - own) > 1
+    ]
+
+
 def _signals(store: Store, e: Experiment, context: Context) -> tuple["battery.Signals", pd.DataFrame]:
     """What can be measured on a model's own members and non-members, and their rows of train/samples.parquet."""
     from tier import runtime, signals
-    from tier.attacks import battery
+    from tier.attacks import attribution, battery
 
     of = _evaluated(store, e, context)
     trained = ensure(store, "train", e, context, ["samples.parquet"])
     rows = trained.frame("samples.parquet")
+    data = of.model, of.images, of.labels
     with runtime.session(e.train.threads):
+        if e.explain.name == "gradient":
+            step = context.step("measuring the output's gradient")
+            explained = signals.gradient_statistics(*data, e.battery.output, e.explain, progress=step)
+        else:
+            explained = attribution.log_statistics(_attributions(store, e, of, context))
+        step = context.step("measuring the loss's gradient")
         measured = battery.Signals(
             label=rows["label"].to_numpy(np.int64),
             predicted=rows["predicted"].to_numpy(np.int64),
             classes=trained.metrics["classes"],
-            loss=rows["loss"].to_numpy(np.float64),
+            loss=np.logaddexp(0.0, -signals.log_odds(*data)),  # the stored one is rounded to 0 for certain predictions
             log_probabilities=signals.log_probabilities(of.model, of.images),
-            maps=_attributions(store, e, of, context),
-            gradient_norm=signals.loss_gradient_norm(
-                of.model, of.images, of.labels, progress=context.step("measuring the loss's gradient")
-            ),
-            log_p=rows["log_confidence"].to_numpy(np.float64),
+            explanation=explained,
+            log_gradient_norm=signals.gradient_statistics(*data, "loss", progress=step)["l2"],
         )
     return measured, rows
 
 
 def _with_references(
-    store: Store, e: Experiment, own: Experiment, target: "battery.Signals", rows: np.ndarray, context: Context
-) -> "battery.Signals":
-    """The signals with what the reference models say of the target's images, and all of them of the shadow's
-    non-members, which none of them has seen.
+    store: Store,
+    e: Experiment,
+    target: "battery.Signals",
+    theirs: "battery.Signals",
+    rows: np.ndarray,
+    outside: np.ndarray,
+    context: Context,
+) -> tuple["battery.Signals", "battery.Signals"]:
+    """The signals of target and shadow with what they and the reference models say of both their images.
+
+    `outside` `(M,)`: the shadow's non-members, which no model has seen. Of either image of the target half of the
+    references have seen it, of the shadow's none; so the shadow is compared with one of each complementary pair.
     """
     from tier import runtime, signals
 
-    others, _ = model_sets(own.data, own.split)
+    own = shadow(e, adaptive=True)
     runs = [reference(e, number) for number in range(e.battery.references)]
-    said, inside, population = [], [], []
+    asked = [_joined(model_sets(run.data, run.split)[0])[:2] for run in (e, own)]
+    said: list[list[np.ndarray]] = [[], []]
+    step = context.step("asking the reference models")
     with runtime.session(e.train.threads):
-        for run in (e, *runs):
-            logs = signals.log_probabilities(model_of(store, run, context), others.nonmembers)
-            population.append(np.take_along_axis(logs, others.nonmember_labels.numpy()[:, None], 1)[:, 0])
-            context.step("asking the reference models")(len(population) / (len(runs) + 1))
-    for run in runs:
-        table = ensure(store, "train", run, context, ["samples.parquet"]).frame("samples.parquet").set_index("index")
-        said.append(table.loc[rows, "log_confidence"].to_numpy(np.float64))
-        inside.append(table.loc[rows, "member"].to_numpy(bool))
-    return replace(
-        target, reference_log_p=np.stack(said), reference_in=np.stack(inside), population_log_p=population[0],
-        population_reference_log_p=np.stack(population[1:]),
+        for run in (e, own, *runs):
+            model = model_of(store, run, context)
+            for kept, images in zip(said, asked, strict=True):
+                kept.append(signals.log_odds(model, *images, e.battery.queries, _view(e)))
+            step(len(said[0]) / (len(runs) + 2))
+    tables = [ensure(store, "train", run, context, ["samples.parquet"]).frame("samples.parquet") for run in runs]
+    inside = np.stack([table.set_index("index").loc[rows, "member"].to_numpy(bool) for table in tables])
+    models, others = np.stack(said[0]), np.stack(said[1])  # (2 + R, N) and (2 + R, M): target, shadow, references
+    half = others[2::2]
+    return (
+        replace(
+            target, phi=models[0], reference_phi=models[2:], reference_in=inside, population_phi=others[0, outside],
+            population_reference_phi=others[2:, outside],
+        ),
+        replace(
+            theirs, phi=others[1], reference_phi=half, reference_in=np.zeros(half.shape, bool),
+            population_phi=others[1, outside], population_reference_phi=half[:, outside],
+        ),
     )  # fmt: skip
+
+
+def _view(e: Experiment) -> Callable[["Tensor", int, int], "Tensor"]:
+    """A view under T of a batch of images, the same for every model: it depends on query, batch and seed only."""
+    from tier import runtime
+    from tier.defenses.augmentation import augment
+
+    def view(pixels: "Tensor", query: int, batch: int) -> "Tensor":
+        return augment(pixels, e.defense.augmentation, runtime.generator("queries", e.battery.seed, query, batch))
+
+    return view
 
 
 def _canaries(e: Experiment, rows: np.ndarray) -> np.ndarray:
@@ -1161,8 +1219,13 @@ STAGES: dict[str, Stage] = {
         _attackers,
     ),
     "battery": Stage(
-        1,
-        lambda e: {"battery": e.battery.changed(), "audit": e.audit.changed(), "explain": e.explain.changed()},
+        2,
+        lambda e: {
+            "battery": e.battery.canonical(e.explain.name).changed(),
+            "attack": Attack(seed=e.attack.seed, holdout=e.attack.holdout).changed(),  # which rows teach
+            "audit": e.audit.changed(),
+            "explain": e.explain.changed(),
+        },
         ("train",),
         _battery,
         _referees,

@@ -85,7 +85,8 @@ def roc(members: ArrayLike, nonmembers: ArrayLike) -> tuple[Array, Array, Array]
 def best_threshold(members: ArrayLike, nonmembers: ArrayLike) -> float:
     """The threshold of the largest balanced accuracy: the middle between the two scores that it parts.
 
-    Of equally good ones the highest, which calls the fewest images members. It is finite when the scores are.
+    Of equally good ones the highest, which calls the fewest images members. It is finite when the scores are, and
+    when it parts two of them.
     Raises ValueError when a group is empty or a score is NaN.
     """
     fpr, tpr, thresholds = roc(members, nonmembers)
@@ -95,7 +96,8 @@ def best_threshold(members: ArrayLike, nonmembers: ArrayLike) -> float:
         return float(thresholds[0])
     above = thresholds[best - 1]  # the lowest score that is still called a member
     below = thresholds[best] if best < len(thresholds) - 1 else np.nextafter(above, -np.inf)
-    middle = above / 2 + below / 2
+    most = np.finfo(np.float64).max  # of infinite scores
+    middle = max(min(above, most), -most) / 2 + max(min(below, most), -most) / 2
     return float(middle if below <= middle < above else below)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_STREAMS = ("model", "order", "augmentation", "explain", "dropout", "imputation")
+_STREAMS = ("model", "order", "augmentation", "explain", "dropout", "imputation", "guard", "privacy", "queries")
 _KEPT_FREE = 256 << 20  # bytes
 _LARGEST_KEPT = 32 << 20  # bytes; the most that glibc takes
 

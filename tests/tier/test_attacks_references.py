@@ -5,48 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import log_softmax
 from scipy.stats import norm, spearmanr
 
 from tier.attacks import lira, rmia
 
 
 def world(n: int = 60, references: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Membership, the target's log p, the references' log p, who trained on what; training raises confidence."""
+    """Membership, log odds of the target and of the references, who trained on what; training raises confidence."""
     rng = np.random.default_rng(seed)
     member = rng.permutation(np.arange(n) < n // 2)
     half = np.stack([rng.permutation(np.arange(n) < n // 2) for _ in range(references // 2)])
     inside = np.concatenate([half, ~half])  # every image in as many references as out
     hard = rng.normal(1.0, 1.5, n)  # of each image
     logit = hard + 2.0 * np.vstack([member, inside]) + rng.normal(0, 0.8, (references + 1, n))
-    log_p = -np.log1p(np.exp(-logit))
-    return member, log_p[0], log_p[1:], inside
-
-
-class TestPhi:
-    def test_is_the_logit_of_p(self) -> None:
-        p = np.array([1e-6, 0.1, 0.5, 0.9, 0.999999])
-        np.testing.assert_allclose(lira.phi(np.log(p)), np.log(p / (1 - p)), rtol=1e-9, atol=1e-12)
-
-    def test_keeps_digits_near_one_and_is_finite_at_it(self) -> None:
-        np.testing.assert_allclose(lira.phi([-1e-10, -1e-14]), [math.log(1e10), math.log(1e14)], rtol=1e-9)
-        assert np.isfinite(lira.phi([0.0, -0.0])).all()
-        assert lira.phi(0.0) >= lira.phi(-1e-15)
-
-    def test_from_all_classes_has_no_limit(self) -> None:
-        logits = np.random.default_rng(0).normal(0, 3, (50, 6))
-        labels = np.random.default_rng(1).integers(0, 6, 50)
-        log_p = log_softmax(logits, axis=1)
-        np.testing.assert_allclose(
-            lira.phi_of(logits, labels), lira.phi(log_p[np.arange(50), labels]), rtol=1e-6, atol=1e-9
-        )
-        np.testing.assert_allclose(lira.phi_of(log_p, labels), lira.phi_of(logits, labels), rtol=1e-9, atol=1e-9)
-        assert lira.phi_of([[500.0, 0.0]], np.array([0]))[0] == 500.0
-
-    def test_leaves_its_input_as_it_is(self) -> None:
-        logits = np.zeros((2, 3))
-        lira.phi_of(logits, np.array([0, 1]))
-        assert (logits == 0).all()
+    return member, logit[0], logit[1:], inside
 
 
 def slow_moments(values: list[list[float]], sd: str) -> tuple[list[float], list[float]]:
@@ -62,25 +34,25 @@ def slow_moments(values: list[list[float]], sd: str) -> tuple[list[float], list[
 class TestLira:
     def test_offline_against_the_paper(self) -> None:
         _, target, references, inside = world()
-        n, phi = len(target), lambda value: math.log(math.exp(value) / (1 - math.exp(value)))
-        outs = [[phi(references[r, i]) for r in range(len(references)) if not inside[r, i]] for i in range(n)]
+        n = len(target)
+        outs = [[references[r, i] for r in range(len(references)) if not inside[r, i]] for i in range(n)]
         means, sds = slow_moments(outs, "fixed")
         made = lira.offline(target, references, inside)
         for i in range(n):
-            below = norm.cdf(phi(target[i]), means[i], sds[i])  # 1 - Pr[Z > phi], the paper's score
+            below = norm.cdf(target[i], means[i], sds[i])  # 1 - Pr[Z > phi], the paper's score
             assert norm.cdf(made[i]) == pytest.approx(below, rel=1e-6)
 
     @pytest.mark.parametrize("variance", ["fixed", "per_image"])
     def test_online_against_the_paper(self, variance: Any) -> None:
         _, target, references, inside = world(references=30)
-        n, phi = len(target), lambda value: math.log(math.exp(value) / (1 - math.exp(value)))
+        n = len(target)
         sides = []
         for which in (True, False):
-            held = [[phi(references[r, i]) for r in range(30) if inside[r, i] == which] for i in range(n)]
+            held = [[references[r, i] for r in range(30) if inside[r, i] == which] for i in range(n)]
             sides.append(slow_moments(held, variance))
         made = lira.online(target, references, inside, variance, enough=2)
         for i in range(n):
-            logs = [norm.logpdf(phi(target[i]), means[i], sds[i]) for means, sds in sides]
+            logs = [norm.logpdf(target[i], means[i], sds[i]) for means, sds in sides]
             assert made[i] == pytest.approx(logs[0] - logs[1], rel=1e-6, abs=1e-9)
 
     def test_an_image_with_too_few_references_shares_the_variance(self) -> None:
@@ -100,9 +72,10 @@ class TestLira:
 
     def test_certain_images_do_not_tie(self) -> None:
         _, _, references, inside = world()
-        target = -np.logspace(-1, -14, 60)
-        made = lira.offline(target, np.broadcast_to(references[:, :1], references.shape), inside)
-        assert len(np.unique(made)) == 60
+        target = np.linspace(30, 60, 60)  # log p would round to 0 from 37 on
+        same = np.broadcast_to(references[:, :1], references.shape), np.broadcast_to(inside[:, :1], inside.shape)
+        for made in (lira.offline(target, *same), lira.online(target, *same)):
+            assert (np.diff(made) > 0).all() or (np.diff(made) < 0).all()
 
     def test_references_that_all_agree_give_finite_scores(self) -> None:
         _, target, references, inside = world()
@@ -115,7 +88,7 @@ class TestLira:
         inside = np.stack([rng.permutation(np.arange(40) < 20) for _ in range(60)])
         effect = np.linspace(0, 5, 40)
         logit = rng.normal(0, 2, 40) + effect * inside + rng.normal(0, 0.5, inside.shape)
-        made = lira.exposure(-np.log1p(np.exp(-logit)), inside)
+        made = lira.exposure(logit, inside)
         assert spearmanr(made, effect).statistic > 0.98
 
     def test_bad_shapes_and_values_are_refused(self) -> None:
@@ -125,10 +98,10 @@ class TestLira:
                 lira.offline(target, references, bad)
         with pytest.raises(ValueError, match="each reference"):
             lira.online(target[:-1], references, inside)
-        for value in (np.nan, 0.5, -np.inf):
+        for value in (np.nan, np.inf, -np.inf):
             broken = target.copy()
             broken[3] = value
-            with pytest.raises(ValueError, match="the target's log probabilities must be finite"):
+            with pytest.raises(ValueError, match="the target's log odds must be finite"):
                 lira.offline(broken, references, inside)
 
 
@@ -138,16 +111,19 @@ def slow_rmia(
 ) -> list[float]:  # fmt: skip
     """The share of z with (Pr(x|theta) / Pr(x)) / (Pr(z|theta) / Pr(z)) >= gamma, in plain probabilities."""
 
+    def p(phi: float) -> float:
+        return math.exp(phi) / (1 + math.exp(phi))
+
     def linear(values: list[float]) -> float:
         return ((1 + a) * sum(values) / len(values) + (1 - a)) / 2
 
-    ratio_z = [math.exp(z[j]) / linear([math.exp(v) for v in z_references[:, j]]) for j in range(len(z))]
+    ratio_z = [p(z[j]) / linear([p(v) for v in z_references[:, j]]) for j in range(len(z))]
     shares = []
     for i in range(len(target)):
-        out = [math.exp(v) for v, flag in zip(references[:, i], inside[:, i], strict=True) if not flag]
-        into = [math.exp(v) for v, flag in zip(references[:, i], inside[:, i], strict=True) if flag]
+        out = [p(v) for v, flag in zip(references[:, i], inside[:, i], strict=True) if not flag]
+        into = [p(v) for v, flag in zip(references[:, i], inside[:, i], strict=True) if flag]
         mean = linear(out) if mode == "offline" else (sum(out) / len(out) + sum(into) / len(into)) / 2
-        ratio = math.exp(target[i]) / mean
+        ratio = p(target[i]) / mean
         shares.append(sum(ratio / other >= gamma for other in ratio_z) / len(z))
     return shares
 
@@ -163,14 +139,35 @@ class TestRmia:
         assert (np.floor(made * 26 + 1e-12) / 25).tolist() == pytest.approx(expected.tolist())
 
     @pytest.mark.parametrize("mode", ["offline", "online"])
-    def test_ties_are_broken_by_the_gain_and_nothing_else_changes(self, mode: Any) -> None:
+    def test_ties_are_broken_by_the_gain_in_log_odds_and_nothing_else_changes(self, mode: Any) -> None:
         _, target, references, inside = world(200)
         _, z, z_references, _ = world(5, seed=5)
         made = rmia.score(target, references, inside, z, z_references, mode)
-        gain = target - rmia.log_marginal(references, inside, mode, 0.3)
+        shares = np.array(slow_rmia(target, references, inside, z, z_references, mode, 2.0, 0.3))
+        p = 1 / (1 + np.exp(-references))
+        into, out = (np.where(side, p, 0).sum(0) / side.sum(0) for side in (inside, ~inside))
+        mean = (into + out) / 2 if mode == "online" else (1.3 * out + 0.7) / 2
+        gain = target - np.log(mean / (1 - mean))
         assert len(np.unique(made)) == 200
-        assert (np.argsort(made) == np.argsort(gain)).all()
+        assert (np.argsort(made) == np.lexsort([gain, shares])).all()
         assert (made > 0).all() and (made < 1).all()
+
+    @pytest.mark.parametrize("mode", ["offline", "online"])
+    def test_certain_images_do_not_tie(self, mode: Any) -> None:
+        """Of a p that rounds to 1 the gain says nothing more: it is 1 / Pr(x)."""
+        _, _, references, inside = world()
+        _, z, z_references, _ = world(9, seed=5)
+        target = np.linspace(40, 50, 60)
+        same = np.broadcast_to(references[:, :1], references.shape), np.broadcast_to(inside[:, :1], inside.shape)
+        assert (np.diff(rmia.score(target, *same, z, z_references, mode)) > 0).all()
+
+    def test_pr_x_and_its_complement_keep_their_digits(self) -> None:
+        inside = np.zeros((3, 2), bool)
+        phi = np.array([[-60.0, 60.0], [-61.0, 61.0], [-62.0, 62.0]])
+        log_p, log_rest = rmia.log_marginal(phi, inside, "offline", 1.0)
+        tiny = math.log(sum(math.exp(-v) for v in (60, 61, 62)) / 3)
+        np.testing.assert_allclose([log_p[0], log_rest[1]], [tiny, tiny])
+        np.testing.assert_allclose([log_p[1], log_rest[0]], [0, 0], atol=1e-12)
 
     def test_below_two_references_there_is_no_score(self) -> None:
         _, target, references, inside = world()

@@ -13,7 +13,8 @@ class Entry:
     """One attack as a reader meets it: its idea, its source, and the signals it needs (`battery.Signals`).
 
     `oriented`: which direction means member is chosen on a shadow model. `learned`: a classifier trained on a shadow
-    model scores. `references`: models trained on random halves of the target's images are compared with.
+    model scores. `references`: models trained on random halves of the target's images are compared with; an offline
+    attacker has only those that did not see the image, and finds the threshold on a shadow, of which all are such.
     """
 
     description: str
@@ -24,7 +25,7 @@ class Entry:
     references: bool = False
 
 
-_REFERENCES = ("log_p", "reference_log_p", "reference_in")
+_REFERENCES = ("phi", "reference_phi", "reference_in")
 
 ATTACKS: dict[str, Entry] = {
     "agp": Entry(
@@ -38,13 +39,17 @@ ATTACKS: dict[str, Entry] = {
         "Song and Mittal 2021", ("log_probabilities", "label"),
     ),
     "attribution_variance": Entry(
-        "how unevenly the explanation is spread over the pixels", "Shokri et al. 2021", ("maps",), oriented=True
+        "how unevenly the explanation is spread over the inputs", "Shokri et al. 2021", ("explanation",), oriented=True
     ),
-    "attribution_l1": Entry("the explanation's sum of absolute values", "Shokri et al. 2021", ("maps",), oriented=True),
-    "attribution_l2": Entry("the explanation's length as a vector", "Shokri et al. 2021", ("maps",), oriented=True),
+    "attribution_l1": Entry(
+        "the explanation's sum of absolute values", "Shokri et al. 2021", ("explanation",), oriented=True
+    ),
+    "attribution_l2": Entry(
+        "the explanation's length as a vector", "Shokri et al. 2021", ("explanation",), oriented=True
+    ),
     "input_gradient_norm": Entry(
         "the loss is flat around a member: the norm of its gradient with respect to the pixels",
-        "Shokri et al. 2021; Rezaei and Liu 2021", ("gradient_norm",), oriented=True,
+        "Shokri et al. 2021; Rezaei and Liu 2021", ("log_gradient_norm",), oriented=True,
     ),
     "loss_mlp": Entry(
         "the classifier of agp without the trajectories: what it gains is what they add",
@@ -60,7 +65,7 @@ ATTACKS: dict[str, Entry] = {
     ),
     "rmia": Entry(
         "how many other images the image beats in gain of probability over reference models",
-        "Zarifzadeh et al. 2024", (*_REFERENCES, "population_log_p", "population_reference_log_p"),
+        "Zarifzadeh et al. 2024", (*_REFERENCES, "population_phi", "population_reference_phi"),
         references=True,
     ),
 }  # fmt: skip

@@ -169,9 +169,7 @@ def fit(features: Features, member: NDArray[np.bool_], config: Audit) -> Attack:
     Warns when no trajectory feature separates. Raises ValueError for fewer than four of either group, and for features
     that are not finite.
     """
-    smallest = min(int(member.sum()), int((~member).sum()))
-    if smallest < FEWEST:
-        raise ValueError(f"the attack needs at least {FEWEST} members and non-members to learn from, got {smallest}")
+    _need(member, FEWEST, "the attack learns from")
     trajectory, rest = features.trajectory(), features.rest()
     if not np.isfinite(trajectory).all() or not np.isfinite(rest).all():
         raise ValueError("the attack cannot learn from features that are NaN or infinite: leave those images out")
@@ -215,11 +213,15 @@ def best_features(
 
 def _folds(member: NDArray[np.bool_], config: Audit) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Rows to learn from and rows to score, once per fold, with equal shares of both groups."""
-    smallest, needed = min(int(member.sum()), int((~member).sum())), max(config.folds, FEWEST + 1)
-    if smallest < needed:
-        raise ValueError(f"{config.folds} folds need at least {needed} members and non-members, got {smallest}")
+    _need(member, max(config.folds, FEWEST + 1), f"{config.folds} folds need")
     splitter = StratifiedKFold(config.folds, shuffle=True, random_state=config.seed)
     yield from splitter.split(member, member)
+
+
+def _need(member: NDArray[np.bool_], least: int, who: str) -> None:
+    """Raises ValueError when either group is smaller than that."""
+    if (smallest := min(int(member.sum()), int((~member).sum()))) < least:
+        raise ValueError(f"{who} at least {least} members and non-members, got {smallest}")
 
 
 def _quiet_scores(
@@ -230,13 +232,12 @@ def _quiet_scores(
         return fit_score(features, member, train, test, config)[0]
 
 
-def welch_filter(features: Array, member: NDArray[np.bool_], level: float) -> NDArray[np.bool_]:
-    """Which columns of `(N, F)` separate members from non-members by Welch's t test; constant columns never pass."""
-    _, p = _welch(features, member)
+def separating(p: Array, level: float) -> NDArray[np.bool_]:
+    """Which of the features pass the filter, from their p of Welch's test; constant ones, whose p is NaN, never do."""
     return np.nan_to_num(p, nan=1.0) < level
 
 
-def _welch(features: Array, member: NDArray[np.bool_]) -> tuple[Array, Array]:
+def welch(features: Array, member: NDArray[np.bool_]) -> tuple[Array, Array]:
     """Welch's t and p of each column of `(N, F)`, positive t for higher members; NaN for constant columns."""
     if features.shape[1] == 0:
         return np.empty(0), np.empty(0)
@@ -264,11 +265,13 @@ def fit_score(
 
 
 def _fit(trajectory: Array, rest: Array, member: NDArray[np.bool_], config: Audit) -> Attack:
-    kept = welch_filter(trajectory, member, config.welch)
+    t, p = welch(trajectory, member)
+    kept = separating(p, config.welch)
     table = np.concatenate([trajectory[:, kept], rest], 1)
+    learning = _learning_rows(member, config.validation)
     scale = StandardScaler().fit(table)
     model = MLPClassifier(
-        config.hidden, alpha=config.penalty, batch_size=min(config.batch_size, len(table) // 2),
+        config.hidden, alpha=config.penalty, batch_size=min(config.batch_size, len(table) // 2, learning),
         learning_rate_init=config.learning_rate, max_iter=config.iterations, early_stopping=True,
         n_iter_no_change=config.patience, validation_fraction=config.validation, random_state=config.seed,
     )  # fmt: skip
@@ -276,8 +279,22 @@ def _fit(trajectory: Array, rest: Array, member: NDArray[np.bool_], config: Audi
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(scale.transform(table), member.astype(np.int64))
     prior = float(np.log(member.sum() / (~member).sum()))  # 0 for equal groups
-    t, p = _welch(trajectory, member)
     return Attack(kept, t, p, trajectory[member].mean(0), trajectory[~member].mean(0), scale, model, prior)
+
+
+def _learning_rows(member: NDArray[np.bool_], validation: float) -> int:
+    """How many rows the network learns from, the others telling it when to stop.
+
+    Raises ValueError when less than two remain on either side, one of each group.
+    """
+    held = math.ceil(validation * len(member))
+    if min(held, len(member) - held) < 2:
+        raise ValueError(
+            f"audit.validation is {validation:g}: of {int(member.sum())} members and {int((~member).sum())} "
+            f"non-members it sets {held} aside to stop by and leaves {len(member) - held} to learn from; either needs "
+            "at least 2"
+        )
+    return len(member) - held
 
 
 def audit(features: Features, member: NDArray[np.bool_], config: Audit) -> AuditScores:
@@ -285,17 +302,14 @@ def audit(features: Features, member: NDArray[np.bool_], config: Audit) -> Audit
 
     Raises ValueError when one membership class has fewer rows than there are folds.
     """
-    smallest = min(int(member.sum()), int((~member).sum()))
-    least = max(config.folds, 5, math.ceil(1 / config.holdout), math.ceil(1 / (1 - config.holdout)))
-    if smallest < least:
-        raise ValueError(f"an audit needs at least {least} members and non-members, got {smallest}")
+    least = max(config.folds, FEWEST + 1, math.ceil(1 / config.holdout), math.ceil(1 / (1 - config.holdout)))
+    _need(member, least, "an audit needs")
     rows = np.arange(len(member))
     train, test = train_test_split(rows, test_size=config.holdout, stratify=member, random_state=config.seed)
     holdout, crossfit = np.full(len(rows), np.nan), np.empty(len(rows))
     holdout[test], kept = fit_score(features, member, train, test, config)
     fold = np.empty(len(rows), np.int64)
-    splitter = StratifiedKFold(config.folds, shuffle=True, random_state=config.seed)
-    for index, (train, test) in enumerate(splitter.split(rows, member)):
+    for index, (train, test) in enumerate(_folds(member, config)):
         crossfit[test], _ = fit_score(features, member, train, test, config)
         fold[test] = index
     return AuditScores(holdout, crossfit, fold, kept)
@@ -311,11 +325,9 @@ def score_new(features: Features, member: NDArray[np.bool_], config: Audit, new:
         np.concatenate([features.loss, new.loss]), np.concatenate([features.predicted, new.predicted]),
         features.classes,
     )  # fmt: skip
-    rows = np.arange(len(member))
     inside = np.concatenate([member, np.zeros(len(new.loss), bool)])  # what is said of the new rows is not looked at
     asked = np.arange(len(member), len(inside))
-    folds = StratifiedKFold(config.folds, shuffle=True, random_state=config.seed).split(rows, member)
-    return np.stack([fit_score(joined, inside, train, asked, config)[0] for train, _ in folds], 1)
+    return np.stack([fit_score(joined, inside, train, asked, config)[0] for train, _ in _folds(member, config)], 1)
 
 
 def figures(scores: AuditScores, member: NDArray[np.bool_]) -> dict[str, float]:

@@ -1,7 +1,9 @@
-"""Attacks on the explanation alone (Shokri et al. 2021): one statistic of the map, turned the way the shadow says.
+"""Attacks on the explanation alone (Shokri et al. 2021): one statistic of it, turned the way the shadow says.
 
-An explanation tends to be flat where the model is certain, hence for members; but which direction means member depends
-on the explainer and on the defense, so `tier.attacks.oriented` chooses it on a shadow model.
+Their explanation is the gradient of the model's output with respect to all n inputs, and their output is a probability
+p: its gradient holds the factor p (1 - p), so it is flat where the model is certain, as it tends to be of members. The
+gradient of the logit has no such factor and tells far less (`battery.output` chooses). Which direction means member
+depends on explainer, output and defense, so `tier.attacks.oriented` chooses it on a shadow model.
 """
 
 from collections.abc import Callable
@@ -16,23 +18,18 @@ STATISTICS: dict[str, Callable[[Array], Array]] = {
     "l1": lambda flat: np.abs(flat).sum(axis=1),
     "l2": lambda flat: np.sqrt(np.square(flat).sum(axis=1)),
 }
+DEGREES = {"variance": 2, "l1": 1, "l2": 1}
+"""What doubling the explanation multiplies each statistic by, as a power of two."""
 
 
-def statistic(name: str, maps: ArrayLike) -> Array:
-    """One value per map `(N, H, W)`, `(N,)` in the maps' own units, NaN for a map that holds NaN.
+def log_statistics(explanations: ArrayLike) -> dict[str, Array]:
+    """The logarithm of each statistic of explanations `(N, ...)`, maps or whole gradients: `(N,)` by its name.
 
-    Raises ValueError for an unknown statistic and for maps of another shape.
+    The logarithm keeps the order, and keeps tiny values apart; that of 0 is that of the smallest float. NaN for an
+    explanation that holds NaN. Raises ValueError for explanations without an image axis and another.
     """
-    if name not in STATISTICS:
-        raise ValueError(f"no statistic named '{name}'; there are {', '.join(STATISTICS)}")
-    values = np.asarray(maps, np.float64)
-    if values.ndim != 3:
-        raise ValueError(f"maps are (N, H, W), got shape {values.shape}")
-    return STATISTICS[name](values.reshape(len(values), -1))
-
-
-def score(name: str, maps: ArrayLike, sign: int) -> Array:
-    """The statistic times the sign that `tier.attacks.oriented` found on a shadow model; `(N,)`, higher = member."""
-    if sign not in (1, -1):
-        raise ValueError(f"a sign is 1 or -1, not {sign}")
-    return sign * statistic(name, maps)
+    values = np.asarray(explanations, np.float64)
+    if values.ndim < 2:
+        raise ValueError(f"explanations are (N, ...), one row per image, got shape {values.shape}")
+    flat, least = values.reshape(len(values), -1), np.finfo(np.float64).tiny
+    return {name: np.log(np.maximum(statistic(flat), least)) for name, statistic in STATISTICS.items()}

@@ -1,23 +1,25 @@
 """The likelihood ratio attack (Carlini et al. 2022): is this confidence that of models that trained on the image?
 
 References are models trained on random halves of the same images; `inside` says which trained on what. Confidences are
-on the logit scale, phi = log(p / (1 - p)), where they are about normal.
+log odds of the label, phi = log(p / (1 - p)), where they are about normal; they come from all logits
+(`tier.signals.log_odds`), since a p that rounds to 1 tells nothing any more.
+
+The paper asks each model about several augmented copies of an image and fits one normal distribution of as many
+dimensions. Here phi is the mean over the copies and its distribution has one dimension: the shared covariance of many
+copies takes more references than one trains here, and found less than the mean on the drawn signs (docs/attack.md).
 """
 
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Variance = Literal["fixed", "per_image"]
 
 LEAST = 2  # references on a side below which an image gets no score
-ENOUGH = 32  # references on a side from which a variance of its own beats a shared one (64 in all, as the paper finds)
 _LEAST_SD = 1e-6
-_CLOSEST = -(2.0**-53)  # log p of a probability that double precision rounds to 1
 
 
 class Moments(NamedTuple):
@@ -27,62 +29,46 @@ class Moments(NamedTuple):
     sd: Array
 
 
-def phi(log_p: ArrayLike) -> Array:
-    """log(p / (1 - p)) from log p, any shape, in float64. A p that rounds to 1 gives 36.7, the largest that is told."""
-    values = np.minimum(np.asarray(log_p, np.float64), _CLOSEST)
-    return values - np.log(-np.expm1(values))
-
-
-def phi_of(log_probabilities: ArrayLike, labels: NDArray[np.int64]) -> Array:
-    """log(p_y / (1 - p_y)) from all log probabilities `(N, K)` or logits, without limit near 1; `(N,)`."""
-    values = np.array(log_probabilities, np.float64)
-    rows = np.arange(len(values))
-    own = values[rows, labels].copy()
-    values[rows, labels] = -np.inf
-    return own - np.asarray(logsumexp(values, axis=1))
-
-
-def offline(log_p: ArrayLike, reference_log_p: ArrayLike, inside: ArrayLike) -> Array:
+def offline(phi: ArrayLike, reference_phi: ArrayLike, inside: ArrayLike) -> Array:
     """Offline LiRA with one variance for all images; `(N,)`, higher = member.
 
-    The target's log p `(N,)`, the references' `(R, N)`, `inside` `(R, N)` bool. Only references that did not train on
+    The target's phi `(N,)`, the references' `(R, N)`, `inside` `(R, N)` bool. Only references that did not train on
     an image act. The paper's score is Pr[Z < phi] for Z ~ N(mean_out, sd^2); this is phi's distance from mean_out in
     standard deviations, which orders images in the same way and does not round to 1. NaN below two such references.
     """
-    target, references, member = checked(log_p, reference_log_p, inside)
-    out = moments(phi(references), ~member, "fixed")
-    return (phi(target) - out.mean) / out.sd
+    target, references, member = checked(phi, reference_phi, inside)
+    out = moments(references, ~member)
+    return (target - out.mean) / out.sd
 
 
 def online(
-    log_p: ArrayLike, reference_log_p: ArrayLike, inside: ArrayLike, variance: Variance = "fixed", enough: int = ENOUGH
+    phi: ArrayLike, reference_phi: ArrayLike, inside: ArrayLike, variance: Variance = "fixed", enough: int = LEAST
 ) -> Array:
     """Online LiRA, `log N(phi; mean_in, sd_in^2) - log N(phi; mean_out, sd_out^2)`; `(N,)`, higher = member.
 
     Arguments as for `offline`. Means are each image's own. `variance` "fixed" shares one among all images on each side;
     "per_image" uses an image's own where at least `enough` references are on that side. NaN below two on either side.
     """
-    target, references, member = checked(log_p, reference_log_p, inside)
-    seen, values = phi(target), phi(references)
+    target, references, member = checked(phi, reference_phi, inside)
     terms = []
     for side in (member, ~member):
-        known = moments(values, side, variance, enough)
-        terms.append(-np.square((seen - known.mean) / known.sd) / 2 - np.log(known.sd))
+        known = moments(references, side, variance, enough)
+        terms.append(-np.square((target - known.mean) / known.sd) / 2 - np.log(known.sd))
     return terms[0] - terms[1]
 
 
-def exposure(reference_log_p: ArrayLike, inside: ArrayLike) -> Array:
+def exposure(reference_phi: ArrayLike, inside: ArrayLike) -> Array:
     """How exposed each image is, `(N,)`: what training on it does to phi, in standard deviations.
 
     The mean over references that trained on it less the mean over those that did not, over the sum of the two shared
     standard deviations. The target is not looked at. NaN below two references on either side.
     """
-    references, member = _reference_arrays(reference_log_p, inside)
-    into, out = (moments(phi(references), side, "fixed") for side in (member, ~member))
+    references, member = _reference_arrays(reference_phi, inside)
+    into, out = (moments(references, side) for side in (member, ~member))
     return (into.mean - out.mean) / (into.sd + out.sd)
 
 
-def moments(values: Array, side: Flags, variance: Variance = "fixed", enough: int = ENOUGH) -> Moments:
+def moments(values: Array, side: Flags, variance: Variance = "fixed", enough: int = LEAST) -> Moments:
     """Mean and standard deviation of `(R, N)` values over the references of a side `(R, N)`.
 
     The shared variance is that within images, sum of squares over degrees of freedom; the authors' code takes the
@@ -102,30 +88,27 @@ def moments(values: Array, side: Flags, variance: Variance = "fixed", enough: in
     return Moments(np.where(known, mean, np.nan), np.where(known, sd, np.nan))
 
 
-def checked(log_p: ArrayLike, reference_log_p: ArrayLike, inside: ArrayLike) -> tuple[Array, Array, Flags]:
-    """The three arrays as float64 and bool.
-
-    Raises ValueError when shapes do not fit or a log p is positive or not finite.
-    """
-    target = np.asarray(log_p, np.float64)
-    references, member = _reference_arrays(reference_log_p, inside)
+def checked(phi: ArrayLike, reference_phi: ArrayLike, inside: ArrayLike) -> tuple[Array, Array, Flags]:
+    """The three arrays as float64 and bool. Raises ValueError when shapes do not fit or a phi is not finite."""
+    target = np.asarray(phi, np.float64)
+    references, member = _reference_arrays(reference_phi, inside)
     if target.shape != references.shape[1:]:
-        raise ValueError(f"the target has {target.shape} log probabilities, each reference {references.shape[1:]}")
-    _log_probabilities(target, "the target's")
+        raise ValueError(f"the target has {target.shape} log odds, each reference {references.shape[1:]}")
+    _finite(target, "the target's")
     return target, references, member
 
 
-def _reference_arrays(reference_log_p: ArrayLike, inside: ArrayLike) -> tuple[Array, Flags]:
-    references, member = np.asarray(reference_log_p, np.float64), np.asarray(inside)
+def _reference_arrays(reference_phi: ArrayLike, inside: ArrayLike) -> tuple[Array, Flags]:
+    references, member = np.asarray(reference_phi, np.float64), np.asarray(inside)
     if references.ndim != 2 or member.shape != references.shape or member.dtype != np.bool_:
         raise ValueError(
-            f"references are (R, N) log probabilities with (R, N) flags of who trained on what, got {references.shape} "
+            f"references are (R, N) log odds with (R, N) flags of who trained on what, got {references.shape} "
             f"and {member.shape} {member.dtype}"
         )
-    _log_probabilities(references, "the references'")
+    _finite(references, "the references'")
     return references, member
 
 
-def _log_probabilities(values: Array, whose: str) -> None:
-    if not np.isfinite(values).all() or (values > 1e-6).any():
-        raise ValueError(f"{whose} log probabilities must be finite and at most 0")
+def _finite(values: Array, whose: str) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError(f"{whose} log odds must be finite")
