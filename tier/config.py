@@ -196,7 +196,7 @@ class RelaxLoss(Config):
 class ConfidencePenalty(Config):
     """A reward for the entropy of the predictions (Pereyra et al. 2017)."""
 
-    weight: float = Field(0.3, ge=0.0)  # 0: off
+    weight: float = Field(0.1, ge=0.0)  # 0: off
 
 
 class Distillation(Config):
