@@ -135,15 +135,26 @@ def halves(labels: np.ndarray, seed: int, number: int, groups: np.ndarray | None
     return ~inside if number % 2 else inside
 
 
-def partition(labels: np.ndarray, seed: int, parts: int) -> np.ndarray:
-    """Which of so many disjoint parts each image with these labels (N,) is in, (N,) int8; each has its share of every
-    class to within one image. Raises SplitError when there are fewer images than parts.
+def partition(labels: np.ndarray, seed: int, parts: int, groups: np.ndarray | None = None) -> np.ndarray:
+    """Which of so many disjoint parts each image with these labels (N,) is in, (N,) integers.
+
+    Each part has its share of every class to within one image, so that some lack a class with fewer images than parts.
+    Where there are `groups` (N,), each is in one part with all its images, and the shares hold as far as that allows.
+    Raises SplitError when there are fewer images or groups than parts.
     """
-    if parts > len(labels):
-        raise SplitError(f"{len(labels)} members are too few for {parts} parts: lower that number")
+    units = len(labels) if groups is None else len(np.unique(groups))
+    if parts > units:
+        what = "members" if groups is None else "groups of members"
+        raise SplitError(f"{units} {what} are too few for {parts} parts: lower that number")
     _, codes = np.unique(labels, return_inverse=True)
     sizes = np.diff(np.linspace(0, len(labels), parts + 1).astype(np.int64))
-    return _by_class(codes, sizes, np.random.default_rng([seed, 3]))
+    rng = np.random.default_rng([seed, 3])
+    if groups is None:
+        return _by_class(codes, sizes, rng)
+    dealt = _deal(codes, groups, sizes, rng)
+    if len(np.unique(dealt)) < parts:
+        raise SplitError(f"{units} groups of members do not fill {parts} parts: lower that number")
+    return dealt
 
 
 def with_canaries(labels: np.ndarray, sets: Membership, split: Split, classes: int) -> np.ndarray:
@@ -236,8 +247,8 @@ def stratified_counts(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _by_class(codes: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A set for each image of class codes (N,), drawn at random within its class, (N,) int8."""
-    sets = np.full(len(codes), UNUSED, np.int8)
+    """A set for each image of class codes (N,), drawn at random within its class, (N,) int8, or wider for many sets."""
+    sets = np.full(len(codes), UNUSED, np.min_scalar_type(-len(sizes)))
     for k, quota in enumerate(stratified_counts(sizes, np.bincount(codes)).T):
         drawn = rng.permutation(np.flatnonzero(codes == k))
         for s, chosen in enumerate(np.split(drawn, np.cumsum(quota))[:-1]):

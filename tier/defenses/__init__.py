@@ -6,7 +6,9 @@ from typing import Any
 from tier import config
 from tier.defenses.base import Defense, Terms
 from tier.defenses.confidence_penalty import ConfidencePenaltyDefense
+from tier.defenses.distillation import DistillationDefense
 from tier.defenses.early_stopping import EarlyStoppingDefense
+from tier.defenses.ensemble_partition import EnsemblePartitionDefense
 from tier.defenses.label_smoothing import LabelSmoothingDefense
 from tier.defenses.relaxloss import RelaxLossDefense
 from tier.defenses.tier import TierDefense, tier_loss
@@ -41,6 +43,8 @@ REGISTRY: dict[str, Callable[[config.Defense], Defense]] = {
     "label_smoothing": _of(LabelSmoothingDefense),
     "relaxloss": _of(RelaxLossDefense),
     "confidence_penalty": _of(ConfidencePenaltyDefense),
+    "distillation": _of(DistillationDefense),
+    "ensemble_partition": _of(EnsemblePartitionDefense),
 }
 
 
