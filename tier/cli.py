@@ -20,7 +20,7 @@ from tier import demo, engine, experiment, presets
 from tier.config import STRENGTHS, DefenseName, Experiment, strength_field
 from tier.context import Context
 from tier.presets import Preset
-from tier.store import Store, StoreError
+from tier.store import Problem, Result, Store, StoreError
 from tier.summary import (
     ATTACKERS,
     LEAK,
@@ -296,12 +296,20 @@ def store_ls(stage: Annotated[str | None, typer.Option()] = None, store: StoreOp
 
 @store_app.command("verify")
 def store_verify(store: StoreOption = None) -> None:
-    """Check every stored file against its record; exit code 1 when something is wrong."""
+    """Check every stored file against its record, and that nothing is stored twice; exit code 1 if something is wrong.
+
+    Changes nothing. What was found damaged earlier, and set aside to be computed anew, is listed, but no problem.
+    """
     where = demo.open_store(store)
-    problems = where.verify()
+    results = Store(where.url, read_only=True, below=where.below).ls()  # which sets nothing aside
+    problems = where.verify() + _stored_twice(results)
     for problem in problems:
-        err.print(str(problem))
-    out.print(f"{len(where.ls())} results, {len(problems)} problems")
+        said = f"{problem.stage} {problem.key[:12]}: {problem.reason} (in {problem.store})"
+        err.print(said, markup=False, highlight=False, soft_wrap=True)
+    for old in where.damaged():
+        said = f"set aside {old.when or 'at some time'}: {old.stage} {old.key[:12]}: {old.reason}"
+        out.print(said, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{len(results)} results, {len(problems)} problems")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -315,6 +323,21 @@ def store_gc(
     for garbage in removed:
         out.print(str(garbage))
     out.print(f"{len(removed)} {'would go' if dry_run else 'removed'}")
+
+
+def _stored_twice(results: Sequence[Result]) -> list[Problem]:
+    """Results whose records describe a computation that another key holds already; a key by itself has one result."""
+    first: dict[str, Result] = {}
+    problems = []
+    for result in results:
+        if "config" not in result.record:  # a checkpoint, named by its run and epoch
+            continue
+        told = [result.record.get(name) for name in ("version", "config", "parents", "fingerprint")]
+        known = first.setdefault(json.dumps([result.stage, *told], sort_keys=True), result)
+        if known is not result:
+            reason = f"stored twice: the same computation as {known.key[:12]}"
+            problems.append(Problem(result.store.url, result.stage, result.key, reason))
+    return problems
 
 
 def assignments(settings: list[str] | None) -> dict[str, Any]:

@@ -200,8 +200,29 @@ def test_verify_fails_on_a_damaged_file(store: Store, tmp_path: Path) -> None:
     store.export(report[0].stage, report[0].key, copy)
     victim = next(p for p in Path(copy.url).rglob("*.parquet"))
     victim.write_bytes(victim.read_bytes()[:-3])
+    told = f"{report[0].stage} {report[0].key[:12]}: {victim.name} has "
+    for _ in range(2):  # and leaves it where it is
+        result = CliRunner().invoke(cli.app, ["store", "verify", "--store", copy.url])
+        assert result.exit_code == 1
+        assert told in result.output and "1 problems" in result.output
+    assert copy.find(report[0].stage, report[0].key) is None  # which sets it aside
+    result = CliRunner().invoke(cli.app, ["store", "verify", "--store", copy.url])
+    assert result.exit_code == 0
+    assert f": {told}" in result.output and "set aside 20" in result.output and "0 problems" in result.output
+
+
+def test_verify_fails_on_what_is_stored_twice(store: Store, tmp_path: Path) -> None:
+    copy = Store(str(tmp_path / "copy"))
+    for result in store.ls("audit"):
+        store.export(result.stage, result.key, copy)
+    assert CliRunner().invoke(cli.app, ["store", "verify", "--store", copy.url]).exit_code == 0
+    one, another = copy.ls("audit")[0], "ab" * 32
+    copy.write("audit", another, {"scores.parquet": one.frame("scores.parquet")}, one.record)
     result = CliRunner().invoke(cli.app, ["store", "verify", "--store", copy.url])
     assert result.exit_code == 1
+    assert "stored twice: the same computation as" in result.output
+    keys = {one.key[:12], another[:12]}
+    assert all(key in result.output for key in keys) and "1 problems" in result.output
 
 
 @pytest.mark.parametrize(
@@ -618,7 +639,9 @@ def test_two_commands_share_the_work_and_a_killed_worker_costs_nothing(preset: P
     jobs = [where.get_json(path) for path in where.list_json("jobs")]
     assert [job["status"] for job in jobs] == ["done"] * 3
     assert sorted(job["attempt"] for job in jobs) == [1, 1, 2]
-    assert where.verify() == [] and where.list_json("requests") == []
+    assert where.list_json("requests") == []
+    checked = CliRunner().invoke(cli.app, ["store", "verify", "--store", where.url])
+    assert checked.exit_code == 0 and ", 0 problems" in checked.output
     assert [len(where.ls(stage)) for stage in ("report", "train", "warmup")] == [3, 3, 1]
     alone = Store(str(tmp_path / "alone"))
     code, _, told = ended(command(*points[:-1], alone.url, "--here", cache=tmp_path))
