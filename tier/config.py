@@ -22,6 +22,7 @@ ChannelReduction = Literal["mean_abs", "abs_mean"]
 Target = Literal["label", "predicted"]
 OperatorName = Literal["mean", "zero", "blur", "road"]
 InferenceKind = Literal["fp32", "folded", "bf16"]
+Inference = Literal[InferenceKind, "auto"]  # auto: the fastest of them on the run's own model, measured once
 
 MOST_LEVELS = 255  # the place at which a pixel goes is kept in 8 bits
 
@@ -418,7 +419,7 @@ class Trajectory(Config):
     blur: float = Field(2.0, gt=0.0)  # blur: standard deviation in pixels
     noise: float = Field(0.01, ge=0.0)  # road: standard deviation of what is added, pixels being in [0, 1]
     noise_seed: int = Field(0, ge=0)  # road
-    inference: InferenceKind = "fp32"  # forward passes along the paths; what is fastest differs between machines
+    inference: Inference = "fp32"  # forward passes along the paths; what is fastest differs between machines
     images: int | None = Field(None, ge=2)  # only so many members and non-members, the first of the seeded order
 
     def canonical(self) -> "Trajectory":

@@ -7,19 +7,32 @@ it up, `ensure` computes what is missing. Importing this module loads no torch: 
 """
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
 
 from tier import checkpoints, gallery, uploads
-from tier.config import EXPLAINER_SETTINGS, Attack, Data, Experiment, Explain, ExplainerName, Split, stage_key
+from tier.config import (
+    EXPLAINER_SETTINGS,
+    Attack,
+    Audit,
+    Data,
+    Experiment,
+    Explain,
+    ExplainerName,
+    InferenceKind,
+    Split,
+    Trajectory,
+    stage_key,
+)
 from tier.context import Cancelled, Context, Waiting
-from tier.environment import data_root
+from tier.environment import cpu_model, data_root
 from tier.store import Result, Store
 
 if TYPE_CHECKING:
@@ -30,6 +43,7 @@ if TYPE_CHECKING:
     from tier.data import Dataset
     from tier.splits import Membership
     from tier.training import Problem, State
+    from tier.trajectories import Trajectories
 
 KEPT_DATASETS = 2
 GALLERY = 64  # members, and as many non-members, whose maps are kept for viewing
@@ -38,6 +52,7 @@ REFERENCE_SEED = 1000  # added to a reference model's number, away from the seed
 CHEAP = ("gradient", "gradcam", "gradcampp")  # explainers of one pass, which most stages make anew
 FAMILY_HEADS: tuple[ExplainerName, ...] = tuple(dict.fromkeys(Explain(name=n).family[0] for n in EXPLAINER_SETTINGS))
 PATH_CHECKPOINTS = 10
+MEASURED = 300  # members, and as many non-members, on which the kinds of inference are compared
 CHECKPOINT_SHARE = 20  # a checkpoint is written when training took this many times as long as writing the last one
 LEASE_WAIT = 0.5
 WEIGHTS = "weights.safetensors"
@@ -67,18 +82,34 @@ class Stage:
 # ---- keys
 
 
+class Unmeasured(ValueError):
+    """A stage's inference is `auto`, and which kind is the fastest on the run's model is not known."""
+
+
 def key(stage: str, experiment: Experiment) -> str:
     """The key of a stage's result, 64 hex digits.
 
-    Raises ValueError for an unknown stage, and for an experiment whose data fingerprint is not known yet (`pin` it).
+    Raises ValueError for an unknown stage, and for an experiment whose data fingerprint is not known yet (`pin` it);
+    Unmeasured, a ValueError, where the stage depends on an inference `auto` (`pin` replaces it once it is measured).
     """
     if stage not in STAGES:
         raise ValueError(f"no stage named '{stage}'; there are {', '.join(STAGES)}")
     if experiment.data.fingerprint is None:
         raise ValueError("the data has not been read yet, so results have no key: run the experiment once")
     plain = experiment.canonical()
+    settings = STAGES[stage].settings(plain)
+    if _undecided(settings):
+        raise Unmeasured(
+            "inference is auto, and the kinds have not been measured on this model, so results have no key: compute "
+            f"the run's stage 'inference' first, or set inference to {', '.join(get_args(InferenceKind))}"
+        )
     parents = list(_parents(stage, plain).values())
-    return stage_key(stage, STAGES[stage].version, STAGES[stage].settings(plain), parents, plain.data.fingerprint)
+    return stage_key(stage, STAGES[stage].version, settings, parents, plain.data.fingerprint)
+
+
+def _undecided(settings: Mapping[str, Any]) -> bool:
+    """Whether an inference that is to be measured is among a stage's settings."""
+    return settings.get("inference") == "auto" or any(_undecided(v) for v in settings.values() if isinstance(v, dict))
 
 
 def _parents(stage: str, plain: Experiment) -> dict[str, str]:
@@ -88,10 +119,55 @@ def _parents(stage: str, plain: Experiment) -> dict[str, str]:
 
 
 def pin(store: Store, experiment: Experiment, load: bool = False, context: Context = Context()) -> Experiment:
-    """The experiment with its data's fingerprint filled in: its own, else the one last seen, else (`load`) read now.
+    """The experiment with all filled in that has to be known before its results have keys.
 
-    Without `load`, data never seen leaves the experiment as it is.
+    The data's fingerprint: its own, else the one last seen, else (`load`) read now. And for each inference `auto` the
+    kind that the stage `inference` chose for the run's model, which `load` computes where it is missing. Without
+    `load`, an experiment of which something is not known yet comes back without a fingerprint.
     """
+    pinned = _pinned(store, experiment, load, context)
+    if _auto(pinned):
+        return pinned.with_(data=pinned.data.model_copy(update={"fingerprint": None}))
+    return pinned
+
+
+def _pinned(store: Store, experiment: Experiment, load: bool, context: Context, stage: str | None = None) -> Experiment:
+    """As `pin`, but what is known is filled in, and what a named stage does not depend on is not measured."""
+    pinned = _with_fingerprint(store, experiment, load, context)
+    if pinned.data.fingerprint is None or not _auto(pinned):
+        return pinned
+    measured = store.find("inference", key("inference", pinned))
+    if measured is None and load and (stage is None or not _settled(stage, pinned)):
+        measured = ensure(store, "inference", pinned, context)
+    return pinned if measured is None else _with_inference(pinned, measured.metrics["chosen"])
+
+
+def _auto(experiment: Experiment) -> bool:
+    """Whether some inference is still to be chosen."""
+    return "auto" in (experiment.trajectory.inference, experiment.attack.trajectory.inference)
+
+
+def _settled(stage: str, experiment: Experiment) -> bool:
+    """Whether a stage of pinned data has a key, no matter which kind of inference is the fastest."""
+    try:
+        key(stage, experiment)
+    except Unmeasured:
+        return False
+    return True
+
+
+def _with_inference(experiment: Experiment, chosen: InferenceKind) -> Experiment:
+    """The experiment with the kind that was chosen for each `auto`."""
+
+    def replaced(paths: Trajectory) -> Trajectory:
+        return paths.model_copy(update={"inference": chosen}) if paths.inference == "auto" else paths
+
+    attack = experiment.attack.model_copy(update={"trajectory": replaced(experiment.attack.trajectory)})
+    return experiment.with_(trajectory=replaced(experiment.trajectory), attack=attack)
+
+
+def _with_fingerprint(store: Store, experiment: Experiment, load: bool, context: Context) -> Experiment:
+    """The experiment with its data's fingerprint, as far as `pin` can tell."""
     if experiment.data.fingerprint is not None:
         return experiment
     root = data_root()
@@ -109,8 +185,8 @@ def pin(store: Store, experiment: Experiment, load: bool = False, context: Conte
 
 def find(store: Store, stage: str, experiment: Experiment, need: Sequence[str] = ()) -> Result | None:
     """The stored result holding every file in `need`, or None; nothing is computed."""
-    pinned = pin(store, experiment)
-    if pinned.data.fingerprint is None:
+    pinned = _pinned(store, experiment, load=False, context=Context())
+    if pinned.data.fingerprint is None or (_auto(pinned) and not _settled(stage, pinned)):
         return None
     return store.find(stage, key(stage, pinned), need)
 
@@ -123,7 +199,7 @@ def ensure(
     Raises what the stage raises (DataError, Diverged, ...), Cancelled, Waiting if the context does not wait, and
     ValueError when the stage makes no file of a name in `need`.
     """
-    experiment = pin(store, experiment, load=True, context=context)
+    experiment = _pinned(store, experiment, load=True, context=context, stage=stage)
     name = key(stage, experiment)
     while True:
         if context.cancelled():
@@ -536,6 +612,64 @@ def _trajectory(store: Store, e: Experiment, context: Context) -> tuple[Files, d
     return files, {"degenerate_maps": flat, "cam_layer": layer, "images": len(rows)}
 
 
+def _inference(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """Speed and error of each kind of inference on the run's own model, and the kind to be used.
+
+    The errors are changes against fp32 of confidences along the gradient's paths under the mean operator, and of the
+    cross-fitted audit that learns from these paths.
+    """
+    from tier import explainers, inference, runtime, trajectories
+
+    of = _evaluated(store, e, context)
+    trained = ensure(store, "train", e, context, ["samples.parquet"])
+    rows = of.first(MEASURED)
+    images, labels, member = of.images[rows], of.labels[rows], of.member[rows]
+    table = trained.frame("samples.parquet").iloc[rows]
+    step, paths = context.step("measuring inference"), {}
+    step(0.0)
+    with runtime.session(e.train.threads):
+        maps = explainers.attributions(Explain(), of.model, images, labels).maps["gradient"]
+        batch = runtime.as_pixels(images[: inference.TIMED].to(runtime.device()))
+        kinds = inference.usable(of.model)
+        speed = inference.images_per_second(of.model, batch, kinds)
+        for kind in kinds:
+            paths[kind] = trajectories.trajectories(of.model, images, labels, maps, Trajectory(inference=kind))
+            step(len(paths) / len(kinds))
+    plain = paths["fp32"]
+    change = {kind: _largest_change(made, plain) for kind, made in paths.items()}
+    auc = {kind: _audit_auc(made, table, member, trained.metrics["classes"]) for kind, made in paths.items()}
+    shift = {kind: value - auc["fp32"] for kind, value in auc.items()}
+    return {}, {
+        "chosen": inference.choose(speed, change, shift),
+        "images_per_second": speed,
+        "largest_confidence_change": change,
+        "audit_auc_change": shift,
+        "images": len(rows),
+        "cpu": cpu_model(),
+    }
+
+
+def _largest_change(paths: "Trajectories", plain: "Trajectories") -> float:
+    """The largest difference of a confidence, not of its logarithm, anywhere along the same paths."""
+    both = ((getattr(paths, order), getattr(plain, order)) for order in gallery.ORDERS)
+    return max(float(np.abs(np.exp(made) - np.exp(known)).max()) for made, known in both)
+
+
+def _audit_auc(paths: "Trajectories", table: pd.DataFrame, member: np.ndarray, classes: int) -> float:
+    """The AUC of a cross-fitted audit at its default settings, `table` being the images' rows of samples.parquet."""
+    from tier.attacks import agp
+    from tier.metrics import auc
+
+    seen = agp.Features(
+        paths.morf.astype(np.float32), paths.lerf.astype(np.float32),  # as they are stored
+        table["loss"].to_numpy(np.float64), table["predicted"].to_numpy(np.int64), classes,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=agp.NOTHING_SEPARATES)  # the run's own audit says so
+        scores = agp.audit(seen, member, Audit()).crossfit
+    return auc(scores[member], scores[~member])
+
+
 def _divergence(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     from tier import divergence, explainers, runtime
 
@@ -946,7 +1080,7 @@ def _referees(e: Experiment) -> dict[str, tuple[str, Experiment]]:
 def _battery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     """Every attack of a sceptic on the target, with signs, classifiers and thresholds found elsewhere (SPEC 8)."""
     from tier.attacks import ATTACKS, battery, lira
-    from tier.metrics import per_class, report, vulnerable_decile
+    from tier.metrics import report, vulnerable_decile
 
     (target, rows), (theirs, known) = (_signals(store, run, context) for run in (e, shadow(e, adaptive=True)))
     member, shadow_member = rows["member"].to_numpy(bool), known["member"].to_numpy(bool)
@@ -955,7 +1089,7 @@ def _battery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
     of = e.battery
     settings = battery.Settings(e.audit, of.variance, of.enough, of.mode, of.gamma, of.a)
     exposure = lira.exposure(*target.need("reference_phi", "reference_in"))
-    frame, classes = rows[["index", "member", "label"]].assign(exposure=exposure), []
+    frame = rows[["index", "member", "label"]].assign(exposure=exposure)
     output = of.output if e.explain.name == "gradient" else None
     notes = _size_notes(member, shadow_member, target.need("reference_in")[0])
     metrics: dict[str, Any] = {"vulnerable_decile": {}, "canaries": {}, "output": output, "notes": notes}
@@ -971,10 +1105,7 @@ def _battery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
         if canary.any():
             groups = found.scores[canary & member], found.scores[canary & ~member]
             metrics["canaries"][name] = report(*groups, found.threshold)
-        for label, leaf in per_class(found.scores, member, rows["label"], found.threshold).items():
-            kept = {figure: leaf[figure] for figure in ("balanced_accuracy", "auc", "members", "nonmembers")}
-            classes.append({"attack": name, "label": label, **kept})
-    return {"scores.parquet": frame, "classes.parquet": pd.DataFrame(classes)}, metrics
+    return {"scores.parquet": frame}, metrics
 
 
 def _size_notes(member: np.ndarray, shadow_member: np.ndarray, reference_in: np.ndarray) -> list[str]:
@@ -994,7 +1125,10 @@ def _size_notes(member: np.ndarray, shadow_member: np.ndarray, reference_in: np.
 
 
 def _signals(store: Store, e: Experiment, context: Context) -> tuple["battery.Signals", pd.DataFrame]:
-    """What can be measured on a model's own members and non-members, and their rows of train/samples.parquet."""
+    """What can be measured on a model's own members and non-members, and their rows of train/samples.parquet.
+
+    Raises ValueError when the model's outputs are not finite.
+    """
     from tier import runtime, signals
     from tier.attacks import attribution, battery
 
@@ -1003,6 +1137,7 @@ def _signals(store: Store, e: Experiment, context: Context) -> tuple["battery.Si
     rows = trained.frame("samples.parquet")
     data = of.model, of.images, of.labels
     with runtime.session(e.train.threads):
+        said = _finite(signals.log_probabilities(of.model, of.images))
         if e.explain.name == "gradient":
             step = context.step("measuring the output's gradient")
             explained = signals.gradient_statistics(*data, e.battery.output, e.explain, progress=step)
@@ -1014,11 +1149,20 @@ def _signals(store: Store, e: Experiment, context: Context) -> tuple["battery.Si
             predicted=rows["predicted"].to_numpy(np.int64),
             classes=trained.metrics["classes"],
             loss=np.logaddexp(0.0, -signals.log_odds(*data)),  # the stored one is rounded to 0 for certain predictions
-            log_probabilities=signals.log_probabilities(of.model, of.images),
+            log_probabilities=said,
             explanation=explained,
             log_gradient_norm=signals.gradient_statistics(*data, "loss", progress=step)["l2"],
         )
     return measured, rows
+
+
+def _finite(outputs: np.ndarray) -> np.ndarray:
+    """What a model says, as it is. Raises ValueError where that is not finite."""
+    if not np.isfinite(outputs).all():
+        raise ValueError(
+            "the model's outputs are not finite; did its training diverge? train it again with a smaller learning rate"
+        )
+    return outputs
 
 
 def _with_references(
@@ -1034,6 +1178,7 @@ def _with_references(
 
     `outside` `(M,)`: the shadow's non-members, which no model has seen. Of either image of the target half of the
     references have seen it, of the shadow's none; so the shadow is compared with one of each complementary pair.
+    Raises ValueError when a model's outputs are not finite.
     """
     from tier import runtime, signals
 
@@ -1046,7 +1191,7 @@ def _with_references(
         for run in (e, own, *runs):
             model = model_of(store, run, context)
             for kept, images in zip(said, asked, strict=True):
-                kept.append(signals.log_odds(model, *images, e.battery.queries, _view(e)))
+                kept.append(_finite(signals.log_odds(model, *images, e.battery.queries, _view(e))))
             step(len(said[0]) / (len(runs) + 2))
     tables = [ensure(store, "train", run, context, ["samples.parquet"]).frame("samples.parquet") for run in runs]
     inside = np.stack([table.set_index("index").loc[rows, "member"].to_numpy(bool) for table in tables])
@@ -1181,6 +1326,7 @@ STAGES: dict[str, Stage] = {
         _trajectory,
         _read_maps,
     ),
+    "inference": Stage(1, lambda e: {}, ("train",), _inference),
     "divergence": Stage(
         1,
         lambda e: (

@@ -335,21 +335,6 @@ def _drawn_seeds(values: Sequence[Array], rng: np.random.Generator) -> Array:
     return means
 
 
-def per_class(
-    scores: ArrayLike, member: ArrayLike, labels: ArrayLike, threshold: float | None
-) -> dict[int, dict[str, Any]]:
-    """The report of each class alone, by label in rising order: `(N,)` scores, membership and labels.
-
-    A class without members or without non-members has its figures refused as undefined.
-    """
-    values, inside, classes = np.asarray(scores, np.float64), np.asarray(member, bool), np.asarray(labels)
-    _same_length(values, inside, classes)
-    return {
-        int(label): report(values[inside & (classes == label)], values[~inside & (classes == label)], threshold)
-        for label in np.unique(classes)
-    }
-
-
 def vulnerable_decile(
     scores: ArrayLike, member: ArrayLike, exposure: ArrayLike, threshold: float | None, share: float = 0.1
 ) -> dict[str, Any]:

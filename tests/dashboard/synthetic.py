@@ -364,13 +364,12 @@ def add_battery(store: Store, one: Experiment) -> None:
     plain = one.canonical()
     distance = EXPOSED[plain.defense.name][1]
     frame = attack_scores(0, [0]).drop(columns="score")
-    member, label = frame["member"].to_numpy(), frame["label"].to_numpy()
+    member = frame["member"].to_numpy()
     exposure = np.random.default_rng(5).normal(0, 1, len(frame))
     frame = frame.assign(exposure=exposure)
     told: dict[str, object] = {}
     decile: dict[str, object] = {}
     canaries: dict[str, object] = {}
-    classes = []
     for number, name in enumerate(BATTERY):
         scores = attack_scores(distance * (0.2 + 0.12 * number), [number, one.train.seed, len(plain.defense.name)])
         values = np.sign(scores["score"] + 1.0) if name == "gap" else scores["score"] + 0.3 * exposure * (member - 0.5)
@@ -381,15 +380,9 @@ def add_battery(store: Store, one: Experiment) -> None:
         if one.split.canaries:
             few = frame.groupby("member").head(one.split.canaries)
             canaries[name] = attack_leaf(few.assign(**{name: few[name] + few["member"]}), column=name)
-        for k in np.unique(label):
-            groups = [frame[name][(label == k) & kind] for kind in (member, ~member)]
-            known = {"balanced_accuracy": merits.balanced_accuracy(*groups), "auc": merits.auc(*groups)}
-            known |= {"members": len(groups[0]), "nonmembers": len(groups[1])}
-            classes.append({"attack": name, "label": k, **known})
-    files = {"scores.parquet": frame, "classes.parquet": pd.DataFrame(classes)}
     told |= {"vulnerable_decile": decile, "canaries": canaries}
     record = {"experiment": plain.changed(), "metrics": told, "seconds": 3.0, "fingerprint": plain.data.fingerprint}
-    store.write("battery", experiment.key("battery", one), files, record)
+    store.write("battery", experiment.key("battery", one), {"scores.parquet": frame}, record)
 
 
 def add_attacks(store: Store, preset: Preset) -> None:

@@ -27,6 +27,7 @@ SOURCES = {
     "maps": EXPLAINING,
     "trajectory": EXPLAINING,
     "divergence": ("divergence.py", *EXPLAINING),
+    "inference": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
     "gallery": EXPLAINING,
     "inspect": EXPLAINING,
     "verdict": (*EXPLAINING, "attacks/agp.py"),
@@ -74,7 +75,10 @@ def _pipeline(stage: str) -> str:
     """The stage's function in experiment.py, and all there that is no stage's own: helpers and constants."""
     tree = ast.parse((ROOT / "experiment.py").read_text())
     others = {f"_{name}" for name in experiment.STAGES} - {f"_{stage}"}
-    names = {"STAGES", "find", "ensure", "pin", "key", "_compute", "_device"}  # what decides when, not what
+    names = {  # what decides when, not what
+        "STAGES", "find", "ensure", "pin", "key", "_compute", "_device", "Unmeasured", "_undecided",
+        "_settled", "_pinned", "_auto", "_with_inference", "_with_fingerprint",
+    }  # fmt: skip
     kept = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name not in others | names]
     constants = [n for n in tree.body if isinstance(n, ast.Assign)]
     return _bare("\n".join(ast.unparse(node) for node in [*constants, *kept]))

@@ -19,6 +19,7 @@ from tier.config import Defense, Experiment
 from tier.data import Dataset
 from tier.splits import SplitError
 from tier.store import Store
+from tier.tables import class_leaks
 
 QUIET = pytest.mark.filterwarnings("ignore:no trajectory feature separates")
 
@@ -89,10 +90,12 @@ class TestOneMembershipClass:
     def test_of_a_class_of_images_is_undefined_there_alone(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         e = with_data(monkeypatch, quick(), lambda source: replace(source, labels=relabelled(source.labels, 5)))
         found = experiment.ensure(store, "battery", e)
-        sizes = found.frame("scores.parquet").groupby(["label", "member"]).size().unstack(fill_value=0)
+        scores = found.frame("scores.parquet")
+        sizes = scores.groupby(["label", "member"]).size().unstack(fill_value=0)
         assert sizes.index[(sizes == 0).any(axis=1)].tolist() == [3]  # non-members only
-        classes = found.frame("classes.parquet").set_index("label")[["balanced_accuracy", "auc"]]
-        assert classes.loc[3].isna().all().all() and classes.drop(3).notna().all().all()
+        for name in set(ATTACKS) - {"agp"}:
+            rows = class_leaks(scores.assign(score=scores[name]), found.metrics[name]["threshold"])
+            assert set(rows["label"]) == {0, 1, 2} and np.isfinite(rows).all().all()
         assert all(leaf["auc"] is not None for leaf in leaves(found.metrics).values())
 
 
@@ -160,6 +163,26 @@ class TestNanMaps:
         scores = found.frame("scores.parquet")
         assert scores["attribution_l1"].isna().tolist() == [True] * 3 + [False] * 117
         json.dumps(found.metrics, allow_nan=False)
+
+
+class TestOutputsThatAreNotFinite:
+    """A model that has diverged after all says nothing that an attack could use."""
+
+    @pytest.mark.parametrize("value", ["nan", "inf"])
+    def test_stop_the_battery(self, store: Store, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        broken(monkeypatch, lambda model: model.body.fc.bias[0].fill_(float(value)))
+        with pytest.raises(ValueError, match=r"outputs are not finite; did its training diverge\? train it again with"):
+            experiment.ensure(store, "battery", quick())
+        assert not store.ls("battery")
+
+    def test_of_a_reference_model_stop_it_too(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        e = quick()
+        experiment.ensure(store, "train", e)
+        experiment.ensure(store, "train", experiment.shadow(e, adaptive=True))
+        broken(monkeypatch, lambda model: model.body.fc.bias[0].fill_(float("nan")))
+        with pytest.raises(ValueError, match="outputs are not finite"):
+            experiment.ensure(store, "battery", e)
+        assert len(store.ls("train")) == 2 + 1  # the first of the reference models
 
 
 class TestAClassMissingFromTheShadow:

@@ -376,17 +376,6 @@ class TestReportOfSeeds:
 
 
 class TestSubsets:
-    def test_per_class_is_the_report_of_each_class(self) -> None:
-        rng = np.random.default_rng(0)
-        scores, member, labels = rng.normal(size=90), rng.random(90) < 0.5, np.repeat([4, 0, 7], 30)
-        member[labels == 7] = True
-        made = metrics.per_class(scores, member, labels, 0.1)
-        assert list(made) == [0, 4, 7]
-        for label in (0, 4):
-            rows = labels == label
-            assert made[label] == report(scores[rows & member], scores[rows & ~member], 0.1)
-        assert made[7]["auc"] is None and made[7]["refused"]["auc"] == "undefined: there are no non-members"
-
     def test_the_vulnerable_tenth_is_the_most_exposed(self) -> None:
         rng = np.random.default_rng(1)
         exposed, member = rng.permutation(200).astype(float), np.arange(200) % 2 == 0
@@ -405,7 +394,5 @@ class TestSubsets:
         assert (nobody["members"], nobody["nonmembers"], nobody["auc"]) == (0, 0, None)
 
     def test_lengths_must_agree(self) -> None:
-        with pytest.raises(ValueError, match="one value per image"):
-            metrics.per_class([1.0, 2.0], [True, False], [1], 0.0)
         with pytest.raises(ValueError, match="one value per image"):
             metrics.vulnerable_decile([1.0, 2.0], [True, False], [1.0], 0.0)
