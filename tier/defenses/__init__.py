@@ -10,6 +10,7 @@ from tier.defenses.distillation import DistillationDefense
 from tier.defenses.early_stopping import EarlyStoppingDefense
 from tier.defenses.ensemble_partition import EnsemblePartitionDefense
 from tier.defenses.label_smoothing import LabelSmoothingDefense
+from tier.defenses.memguard import MemGuardDefense
 from tier.defenses.relaxloss import RelaxLossDefense
 from tier.defenses.tier import TierDefense, tier_loss
 
@@ -45,6 +46,7 @@ REGISTRY: dict[str, Callable[[config.Defense], Defense]] = {
     "confidence_penalty": _of(ConfidencePenaltyDefense),
     "distillation": _of(DistillationDefense),
     "ensemble_partition": _of(EnsemblePartitionDefense),
+    "memguard": _of(MemGuardDefense),
 }
 
 
