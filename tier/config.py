@@ -560,6 +560,12 @@ class Experiment(Config):
         """The architecture that is built: DP-SGD has GroupNorm whatever `model.norm` says."""
         return self.model.model_copy(update={"norm": "group"}) if self.defense.private else self.model
 
+    @property
+    def epochs(self) -> int:
+        """How many epochs are trained at the most."""
+        stopped = self.defense.name == "early_stopping" and self.defense.acts(self.train.epochs)
+        return self.defense.early_stopping.epochs if stopped else self.train.epochs
+
     def with_(self, **parts: Config) -> "Experiment":
         """A copy with whole parts replaced, validated."""
         return Experiment.model_validate({**dict(self), **parts})  # model_copy would not validate

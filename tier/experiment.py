@@ -1026,15 +1026,19 @@ def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
     rows = {"attack_test": known.iloc[test], "target": targets}
     tables = [rows[name][["index", "member", "label"]].assign(set=name, score=scores[name]) for name in scores]
     first = np.concatenate([np.flatnonzero(inside)[:GALLERY], np.flatnonzero(~inside)[:GALLERY]])
-    reasons = pd.DataFrame(attack.contributions(own.take(first)).astype(np.float32), columns=attack.features)
+    reasons = pd.DataFrame(attack.contributions(own.take(first)).astype(np.float32), columns=list(attack.features))
+    features = _feature_table(e, attack, attack.importance(held, member[test], threshold))
     files = {
         "scores.parquet": pd.concat(tables, ignore_index=True),
-        "features.parquet": _feature_table(e, attack, attack.importance(held, member[test])),
+        "features.parquet": features,
         "contributions.parquet": reasons.assign(index=targets["index"].to_numpy()[first]),
     }
     paths = ensure(store, "trajectory", _at_alpha(e, tuned["alpha"]), context).metrics
     told = {name: paths[name] for name in ("cam_layer", "degenerate_maps")}
-    told |= {"operator": e.attack.trajectory.operator, "features_kept": int(attack.kept.sum())}
+    told |= {
+        "operator": e.attack.trajectory.operator,
+        "features_kept": int(features["kept"].sum()) - 2,
+    }  # without loss and class
     return files, metrics | tuned | told
 
 
@@ -1052,21 +1056,20 @@ def _attack_rows(e: Experiment, rows: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _feature_table(e: Experiment, attack: "agp.Attack", importance: np.ndarray) -> pd.DataFrame:
     """What the filter saw of each trajectory feature, and what each feature is worth to the attack."""
-    levels = e.attack.trajectory.levels
-    blank = [np.nan, np.nan]  # loss and class are never filtered
-    return pd.DataFrame(
-        {
-            "feature": attack.features,
-            "order": [*(order for order in gallery.ORDERS for _ in levels), None, None],
-            "level": [*levels, *levels, *blank],
-            "kept": [*attack.kept, True, True],
-            "member_mean": [*attack.member_mean, *blank],
-            "nonmember_mean": [*attack.nonmember_mean, *blank],
-            "t": [*attack.t, *blank],
-            "p": [*attack.p, *blank],
-            "importance": importance,
-        }
-    )
+    seen = {"kept": attack.kept, "member_mean": attack.member_mean, "nonmember_mean": attack.nonmember_mean}
+    seen |= {"t": attack.t, "p": attack.p}
+    rows = []
+    for name, places in attack.features.items():
+        order, _, level = name.partition("_")
+        row: dict[str, Any] = {"feature": name, "order": order if level else None}
+        if places[0] < len(attack.kept):
+            row["level"] = e.attack.trajectory.levels[int(level) if level else 0]
+            row |= {column: values[places[0]] for column, values in seen.items()}
+        else:  # loss and class are never filtered
+            row |= {"level": np.nan, "kept": True, **dict.fromkeys(("member_mean", "nonmember_mean", "t", "p"), np.nan)}
+        rows.append(row)
+    frame = pd.DataFrame(rows).astype({"kept": bool})
+    return frame.assign(**dict(zip(("importance", "importance_low", "importance_high"), importance.T, strict=True)))
 
 
 def _referees(e: Experiment) -> dict[str, tuple[str, Experiment]]:
@@ -1416,8 +1419,7 @@ def _fit(
             cost = saved - began
 
     def tell(event: dict[str, Any]) -> None:
-        done = event["epoch"] / e.train.epochs
-        context.progress({**event, "step": "training", "epochs": e.train.epochs, "fraction": done})
+        context.progress({**event, "step": "training", "epochs": e.epochs, "fraction": event["epoch"] / e.epochs})
 
     hooks = training.Hooks(event=tell, checkpoint=keep, cancelled=context.cancelled)
     training.fit(problem, state, defense, e.train, hooks, until)
@@ -1428,9 +1430,7 @@ def _continue(state: "State", checkpoint: Result, e: Experiment, context: Contex
     """Load a checkpoint into a fresh state and tell its epochs again, for whoever watches."""
     state.load(checkpoint.arrays("state.safetensors"), _records(checkpoint.frame("events.parquet")))
     for event in state.events:
-        context.progress(
-            {**event, "step": "training", "epochs": e.train.epochs, "fraction": event["epoch"] / e.train.epochs}
-        )
+        context.progress({**event, "step": "training", "epochs": e.epochs, "fraction": event["epoch"] / e.epochs})
 
 
 def _records(events: pd.DataFrame) -> list[dict[str, Any]]:

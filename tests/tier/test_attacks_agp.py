@@ -43,15 +43,8 @@ class TestFit:
         attack = agp.fit(features, member, QUICK)
         table = features.trajectory()
         assert len(attack.features) == 12
-        assert (
-            attack.features[0] == "morf_0"
-            and attack.features[5] == "lerf_0"
-            and attack.features[10:]
-            == [
-                "loss",
-                "predicted",
-            ]
-        )
+        names = list(attack.features)
+        assert (names[0], names[5], names[10:]) == ("morf_0", "lerf_0", ["loss", "predicted"])
         for place in range(10):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the constant one
@@ -77,7 +70,7 @@ class TestFit:
     @pytest.mark.parametrize(("members", "nonmembers"), [(0, 50), (50, 0), (3, 50)])
     def test_too_few_of_a_group_are_refused(self, members: int, nonmembers: int) -> None:
         features, member = toy(members, nonmembers)
-        with pytest.raises(ValueError, match="at least 4 members and non-members to learn from"):
+        with pytest.raises(ValueError, match="the attack learns from at least 4 members and non-members, got"):
             agp.fit(features, member, QUICK)
         with pytest.raises(ValueError, match="5 folds need at least 5 members"):
             agp.cross_fitted(features, member, QUICK)
@@ -151,8 +144,9 @@ class TestImportance:
         features = hiding(features, 3)
         half = np.arange(600) < 300
         attack = agp.fit(rows(features, np.flatnonzero(half)), member[half], QUICK)
-        made = attack.importance(rows(features, np.flatnonzero(~half)), member[~half])
-        assert attack.features[int(np.argmax(made))] == "morf_3"
+        made, low, high = attack.importance(rows(features, np.flatnonzero(~half)), member[~half], 0.0).T
+        assert list(attack.features)[int(np.argmax(made))] == "morf_3"
+        assert low[3] < made[3] < high[3] and low[3] > 0.2 and ((low <= made) & (made <= high)).all()
         assert made[3] > 0.3
         assert (made[:10][~attack.kept] == 0).all()
         assert (np.abs(np.delete(made, 3)) < 0.05).all()
@@ -160,7 +154,8 @@ class TestImportance:
     def test_is_the_mean_drop_and_seeded(self) -> None:
         features, member = toy(gap=1.0)
         attack = agp.fit(features, member, QUICK)
-        first, again, other = (attack.importance(features, member, repeats=2, seed=s) for s in (0, 0, 1))
+        threshold = float(np.quantile(attack.score(features), 0.8))  # far from where the attack would put it
+        first, again, other = (attack.importance(features, member, threshold, 2, seed=s)[:, 0] for s in (0, 0, 1))
         np.testing.assert_array_equal(first, again)
         assert (first != other).any()
         place = int(np.flatnonzero(attack.kept)[0])
@@ -171,15 +166,41 @@ class TestImportance:
             morf[:, place] = features.morf[order, place]
             scores = attack.score(Features(morf, features.lerf, features.loss, features.predicted, 3))
             drops.append(
-                balanced_accuracy(own[member], own[~member]) - balanced_accuracy(scores[member], scores[~member])
+                balanced_accuracy(own[member], own[~member], threshold)
+                - balanced_accuracy(scores[member], scores[~member], threshold)
             )
         assert first[place] == pytest.approx(np.mean(drops))
 
     def test_needs_both_groups(self) -> None:
         features, member = toy()
         attack = agp.fit(features, member, QUICK)
-        with pytest.raises(ValueError, match="empty"):
-            attack.importance(features, np.ones_like(member))
+        with pytest.raises(ValueError, match="at least 1 members and non-members"):
+            attack.importance(features, np.ones_like(member), 0.0)
+
+
+class TestUntouched:
+    """The first confidence of either path is the untouched image's: one feature, with no explanation in it."""
+
+    def test_is_one_feature_of_both_paths(self) -> None:
+        features, member = toy(gap=1.0)
+        features.lerf[:, 0] = features.morf[:, 0]
+        attack = agp.fit(features, member, QUICK)
+        names = list(attack.features)
+        assert names[0] == "untouched" and len(names) == 11 and not {"morf_0", "lerf_0"} & set(names)
+        one = rows(features, np.array([7]))
+        mean = np.log(features.trajectory()[:, 0].mean())
+        morf, lerf = one.morf.copy(), one.lerf.copy()
+        morf[0, 0] = lerf[0, 0] = mean
+        without = attack.score(Features(morf, lerf, one.loss, one.predicted, 3))[0]
+        assert attack.contributions(one)[0, 0] == pytest.approx(attack.score(one)[0] - without, abs=1e-9)
+
+    def test_is_shuffled_in_both_at_once(self) -> None:
+        told, member = toy(300, 300)
+        features = hiding(told, 0)
+        features.lerf[:, 0] = features.morf[:, 0]
+        attack = agp.fit(features, member, QUICK)
+        made = attack.importance(features, member, 0.0)[:, 0]
+        assert made[0] > 0.3 and (np.abs(made[1:]) < 0.05).all()  # alone, neither could be missed
 
 
 class TestBestFeatures:
@@ -228,9 +249,9 @@ class TestLossMlp:
         loss = np.where(member, 0.1, 1.0) * rng.exponential(size=600)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            attack = loss_mlp.train(loss[:400], predicted[:400], 3, member[:400], QUICK)
+            attack = agp.fit(loss_mlp.features(loss[:400], predicted[:400], 3), member[:400], QUICK)
         made = attack.score(loss_mlp.features(loss[400:], predicted[400:], 3))
-        assert attack.features == ["loss", "predicted"] and attack.kept.size == 0
+        assert list(attack.features) == ["loss", "predicted"] and attack.kept.size == 0
         assert auc(made[member[400:]], made[~member[400:]]) > 0.8
 
     def test_is_agp_whose_filter_keeps_nothing(self) -> None:
@@ -238,7 +259,7 @@ class TestLossMlp:
         flat = np.full_like(features.morf, -1.0)
         with pytest.warns(UserWarning, match="loss and class only"):
             full = agp.fit(Features(flat, flat, features.loss, features.predicted, 3), member, QUICK)
-        alone = loss_mlp.train(features.loss, features.predicted, 3, member, QUICK)
+        alone = agp.fit(loss_mlp.features(features.loss, features.predicted, 3), member, QUICK)
         np.testing.assert_array_equal(
             full.score(Features(flat, flat, features.loss, features.predicted, 3)),
             alone.score(loss_mlp.features(features.loss, features.predicted, 3)),

@@ -682,7 +682,9 @@ class TestAttack:
         filtered = table[table["level"].notna()]
         assert filtered["kept"].tolist() == (filtered["p"] < 0.05).tolist()
         assert found.metrics["features_kept"] == filtered["kept"].sum()
-        assert (table.loc[~table["kept"], "importance"] == 0).all()
+        assert (table.loc[~table["kept"], ["importance", "importance_low", "importance_high"]] == 0).all().all()
+        assert table["feature"][0] == "untouched" and table["level"][0] == 0 and table["order"].isna()[0]
+        assert filtered["feature"].tolist()[1:3] == ["morf_1", "morf_2"] and len(filtered) == 19
         reasons = found.frame("contributions.parquet")
         assert (reasons[filtered["feature"][~filtered["kept"]]] == 0).all().all()
         assert set(reasons["index"]) <= set(found.frame("scores.parquet").query("set == 'target'")["index"])

@@ -81,12 +81,20 @@ class Attack:
     scale: StandardScaler
     model: MLPClassifier
     prior: float  # log odds of membership among the training rows
+    twins: bool  # whether both paths begin with the same confidence, that of the untouched image
 
     @property
-    def features(self) -> list[str]:
-        """Names of what one image is described by: `morf_i`, `lerf_i` per level, `loss`, `predicted`."""
-        levels = range(len(self.kept) // 2)
-        return [f"{order}_{i}" for order in ("morf", "lerf") for i in levels] + ["loss", "predicted"]
+    def features(self) -> dict[str, list[int]]:
+        """What one image is described by: name -> places among the 2L trajectory features, then loss and class.
+
+        `morf_i` and `lerf_i` per level, `loss`, `predicted`. Where both paths begin with the untouched image, its
+        confidence is in both and holds no explanation: one feature, `untouched`, with two places.
+        """
+        count = len(self.kept) // 2
+        places = {f"{order}_{i}": [k * count + i] for k, order in enumerate(("morf", "lerf")) for i in range(count)}
+        if self.twins:
+            places = {"untouched": places.pop("morf_0") + places.pop("lerf_0")} | places
+        return places | {"loss": [2 * count], "predicted": [2 * count + 1]}
 
     def score(self, features: Features) -> Array:
         """Log odds of membership less those of the training rows, `(N,)`; 0 favours neither; NaN where one is NaN.
@@ -97,7 +105,7 @@ class Attack:
         return self.table_scores(trajectory, rest)
 
     def contributions(self, features: Features) -> Array:
-        """How much each of `features` moves an image's score, `(N, 2L + 2)`: the score less that without the feature.
+        """How much each of `features` moves an image's score, `(N, F)`: the score less that without the feature.
 
         Without: at its mean over attack-train (the one-hot class as a whole). Features that the filter dropped have 0.
         The network is not linear and features go together, so contributions need not add up to the score.
@@ -105,32 +113,40 @@ class Attack:
         trajectory, rest = self._arrays(features)
         own, mean = self.table_scores(trajectory, rest), self.scale.mean_
         found = np.zeros((len(own), len(self.features)))
-        for column, places in self._columns().items():
+        for number, columns in self._columns():
             table = self._table(trajectory, rest)
-            table[:, places] = mean[places]
-            found[:, column] = own - self._from_table(table)
+            table[:, columns] = mean[columns]
+            found[:, number] = own - self._from_table(table)
         return found
 
     def importance(
-        self, features: Features, member: NDArray[np.bool_], repeats: int = 10, seed: int = 0, threshold: float = 0.0
+        self, features: Features, member: NDArray[np.bool_], threshold: float, repeats: int = 10, seed: int = 0
     ) -> Array:
-        """Mean loss of balanced accuracy when a feature is shuffled among the images, `(2L + 2,)`; dropped ones have 0.
+        """Loss of balanced accuracy when one of `features` is shuffled among the images: mean, low, high, `(F, 3)`.
 
+        The mean is over repeats, the 95 % bootstrap interval over images. Features that the filter dropped have 0.
         Meant for attack-test rows. Raises ValueError when there are no members or no non-members.
         """
+        _need(member, 1, "importance needs")
         trajectory, rest = self._arrays(features)
         table, rng = self._table(trajectory, rest), np.random.default_rng(seed)
-        found = np.zeros(len(self.features))
+        found = np.zeros((len(self.features), 3))
 
-        def accuracy(scores: Array) -> float:
-            return balanced_accuracy(scores[member], scores[~member], threshold)
+        def right(scores: Array) -> Array:
+            return np.where(scores == threshold, 0.5, (scores > threshold) == member)
 
-        own = accuracy(self._from_table(table))
-        for column, places in self._columns().items():
+        def lost(groups: dict[str, Array]) -> float:
+            return float((groups["members"].mean() + groups["nonmembers"].mean()) / 2)
+
+        own = right(self._from_table(table))
+        for number, columns in self._columns():
+            still = np.zeros(len(table))
             for _ in range(repeats):
                 shuffled = table.copy()
-                shuffled[:, places] = table[rng.permutation(len(table))][:, places]
-                found[column] += (own - accuracy(self._from_table(shuffled))) / repeats
+                shuffled[:, columns] = table[rng.permutation(len(table))][:, columns]
+                still += right(self._from_table(shuffled)) / repeats
+            groups = {"members": (own - still)[member], "nonmembers": (own - still)[~member]}
+            found[number] = lost(groups), *seed_interval([groups], lost)
         return found
 
     def table_scores(self, trajectory: Array, rest: Array) -> Array:
@@ -153,14 +169,14 @@ class Attack:
     def _from_table(self, table: Array) -> Array:
         return _log_odds(self.model, self.scale.transform(table)) - self.prior
 
-    def _columns(self) -> dict[int, list[int]]:
-        """For each place in `features` that acts, its columns in the table that the network sees."""
-        kept = np.flatnonzero(self.kept)
-        columns = {int(place): [index] for index, place in enumerate(kept)}
+    def _columns(self) -> Iterator[tuple[int, list[int]]]:
+        """For each of `features` that acts, its number and its columns in the table that the network sees."""
+        kept = {int(place): [column] for column, place in enumerate(np.flatnonzero(self.kept))}
         loss = len(kept)
-        return columns | {
-            len(self.kept): [loss], len(self.kept) + 1: list(range(loss + 1, len(self.scale.mean_)))
-        }  # fmt: skip
+        kept |= {len(self.kept): [loss], len(self.kept) + 1: list(range(loss + 1, len(self.scale.mean_)))}
+        for number, places in enumerate(self.features.values()):
+            if columns := [column for place in places for column in kept.get(place, [])]:
+                yield number, columns
 
 
 def fit(features: Features, member: NDArray[np.bool_], config: Audit) -> Attack:
@@ -279,7 +295,10 @@ def _fit(trajectory: Array, rest: Array, member: NDArray[np.bool_], config: Audi
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(scale.transform(table), member.astype(np.int64))
     prior = float(np.log(member.sum() / (~member).sum()))  # 0 for equal groups
-    return Attack(kept, t, p, trajectory[member].mean(0), trajectory[~member].mean(0), scale, model, prior)
+    count = trajectory.shape[1] // 2
+    twins = count > 0 and bool((trajectory[:, 0] == trajectory[:, count]).all())
+    means = trajectory[member].mean(0), trajectory[~member].mean(0)
+    return Attack(kept, t, p, *means, scale, model, prior, twins)
 
 
 def _learning_rows(member: NDArray[np.bool_], validation: float) -> int:
