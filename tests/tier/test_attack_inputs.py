@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.tier.test_experiment import attacked
-from tier import experiment
+from tier import experiment, signals
 from tier.attacks import ATTACKS
 from tier.config import Defense, Experiment
 from tier.data import Dataset
@@ -138,7 +138,18 @@ class TestNanMaps:
             maps[:3] = np.nan
             return maps
 
+        statistics = signals.gradient_statistics
+
+        def with_holes_too(
+            model: Any, x: Any, y: Any, output: str, *rest: Any, **options: Any
+        ) -> dict[str, np.ndarray]:
+            found = statistics(model, x, y, output, *rest, **options)  # type: ignore[arg-type]
+            for values in found.values():
+                values[:3] = np.nan if output != "loss" else values[:3]
+            return found
+
         monkeypatch.setattr(experiment, "_attributions", with_holes)
+        monkeypatch.setattr(signals, "gradient_statistics", with_holes_too)
 
     def test_of_a_model_of_nan_stop_the_attack(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         broken(monkeypatch, lambda model: model.body.fc.weight[0, 0].fill_(float("nan")))
@@ -152,8 +163,9 @@ class TestNanMaps:
         assert not store.ls("attack")
 
     @QUIET
-    def test_are_left_out_of_the_battery_and_counted(self, store: Store, holed: None) -> None:
-        found = experiment.ensure(store, "battery", quick())
+    @pytest.mark.parametrize("explainer", ["gradient", "gradcam"])
+    def test_are_left_out_of_the_battery_and_counted(self, store: Store, holed: None, explainer: str) -> None:
+        found = experiment.ensure(store, "battery", quick(**{"explain.name": explainer}))
         for name, leaf in leaves(found.metrics).items():
             of_maps = name.startswith("attribution")
             assert leaf["refused"].get("scores") == ("3 of 120 scores are missing and left out" if of_maps else None), (

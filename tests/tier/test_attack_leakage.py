@@ -10,7 +10,7 @@ import pytest
 
 from tests.tier import null_attacks
 from tests.tier.test_experiment import attacked
-from tier import experiment, training
+from tier import experiment, signals, training
 from tier.attacks import ATTACKS, agp
 from tier.config import Defense, Experiment
 from tier.metrics import best_threshold
@@ -135,12 +135,12 @@ class TestNull:
             assert of["hold"] >= NULL_SEEDS - 2, (name, of)
 
     def test_a_leak_of_the_order_of_the_images_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        honest = training.sample_table
+        honest = signals.log_odds
 
         def leaking(*arguments: Any) -> Any:
-            table = honest(*arguments)
-            return table | {"loss": table["loss"] + 1e-2 * np.arange(len(table["loss"]))}
+            odds = honest(*arguments)
+            return odds - 1e-2 * np.arange(len(odds))
 
-        monkeypatch.setattr(training, "sample_table", leaking)
+        monkeypatch.setattr(signals, "log_odds", leaking)
         low, high = null_attacks.areas(0)["loss"][1:]
         assert not low <= 0.5 <= high

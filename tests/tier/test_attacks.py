@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from tier.attacks import agp, gap
 from tier.attacks import loss as loss_attack
-from tier.attacks.agp import AuditScores, Features, audit, figures, fit_score, welch_filter
+from tier.attacks.agp import AuditScores, Features, audit, figures, fit_score
 from tier.config import Audit
 
 QUICK = Audit(hidden=(8,))
@@ -45,6 +45,10 @@ class TestFeatures:
     def test_stored_float32_paths_are_raised_to_float64(self) -> None:
         features = Features(*(np.zeros((2, 3), np.float32),) * 2, np.zeros(2), np.array([0, 1]), 2)  # type: ignore[arg-type]
         assert features.trajectory().dtype == np.float64
+
+
+def welch_filter(table: np.ndarray, member: np.ndarray, level: float) -> np.ndarray:
+    return agp.separating(agp.welch(table, member)[1], level)
 
 
 class TestWelchFilter:
@@ -173,6 +177,27 @@ class TestAudit:
         scores = audit(features, member, config)
         assert np.isfinite(scores.crossfit).all()
         assert set(scores.fold.tolist()) == set(range(config.folds))
+
+
+class TestValidation:
+    """Shares of rows to stop by that leave nothing to learn from, or nothing to stop by."""
+
+    @pytest.mark.parametrize(("share", "held", "left"), [(0.001, 1, 159), (0.99, 159, 1), (0.999, 160, 0)])
+    def test_are_refused_with_the_sizes(self, share: float, held: int, left: int) -> None:
+        features, member = toy(100, 60)
+        reason = (
+            f"audit.validation is {share}: of 100 members and 60 non-members it sets {held} aside to stop by and "
+            f"leaves {left} to learn from"
+        )
+        with pytest.raises(ValueError, match=reason):
+            agp.fit(features, member, Audit(validation=share))
+
+    @pytest.mark.parametrize("share", [0.01, 0.9, 0.98])
+    def test_others_work_without_a_warning(self, share: float) -> None:
+        features, member = toy(100, 60)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.isfinite(agp.fit(features, member, Audit(validation=share)).score(features)).all()
 
 
 class TestScoreNew:

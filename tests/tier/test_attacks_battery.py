@@ -1,18 +1,19 @@
-"""Every registered attack on a world that gives members away (orientation) and on one that does not (null)."""
+"""Every registered attack on a world that gives members away: its orientation, sign, threshold and refusals.
+
+The null tests, of whole stages, are in tests/tier/test_attack_leakage.py.
+"""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 
 from tier import attacks, metrics
-from tier.attacks import agp, battery, lira
+from tier.attacks import attribution, battery, lira, rmia
 from tier.attacks.battery import Settings, Signals, score
-from tier.config import Audit
+from tier.config import Audit, Battery, Experiment
 
 SETTINGS = Settings(audit=Audit(hidden=(32,)))
 CLASSES, REFERENCES, SIDE, LEVELS = 5, 16, 4, 4
@@ -36,6 +37,10 @@ def world(n: int, gap: float, seed: int, flat: bool = True) -> tuple[Signals, np
         own[np.arange(n), label] += gap * trained
         return log_softmax(own, axis=1)
 
+    def odds(log_probabilities: np.ndarray) -> np.ndarray:
+        log_p = log_probabilities[np.arange(n), label]
+        return log_p - np.log(-np.expm1(log_p))
+
     log_probabilities = seen(member)
     log_p = log_probabilities[np.arange(n), label]
     spread = np.exp(rng.normal(0, 0.2, n) + (-0.5 if flat else 0.5) * gap * member)
@@ -43,33 +48,47 @@ def world(n: int, gap: float, seed: int, flat: bool = True) -> tuple[Signals, np
     others = rng.normal(-1.5, 0.3, (REFERENCES + 1, 300))
     return Signals(
         label=label, predicted=np.argmax(log_probabilities, axis=1), classes=CLASSES, loss=-log_p,
-        log_probabilities=log_probabilities, maps=spread[:, None, None] * rng.normal(size=(n, SIDE, SIDE)),
-        gradient_norm=spread, morf=-removed[0], lerf=-removed[1], log_p=log_p,
-        reference_log_p=np.stack([seen(row)[np.arange(n), label] for row in inside]), reference_in=inside,
-        population_log_p=others[0], population_reference_log_p=others[1:],
+        log_probabilities=log_probabilities,
+        explanation=attribution.log_statistics(spread[:, None, None] * rng.normal(size=(n, SIDE, SIDE))),
+        log_gradient_norm=np.log(spread), morf=-removed[0], lerf=-removed[1], phi=odds(log_probabilities),
+        reference_phi=np.stack([odds(seen(row)) for row in inside]), reference_in=inside,
+        population_phi=others[0], population_reference_phi=others[1:],
     ), member  # fmt: skip
 
 
-def without_members(signals: Signals, member: np.ndarray) -> Signals:
-    """The same, of the images that the target did not train on; references did train on some of them."""
-    per_image: dict[str, Any] = {
-        name: value[..., ~member] if name.startswith("reference") or name == "log_p" else value[~member]
-        for name, value in vars(signals).items()
-        if isinstance(value, np.ndarray) and not name.startswith("population")
-    }
-    return replace(signals, **per_image)
+def shadow(n: int, gap: float, seed: int, flat: bool = True) -> tuple[Signals, np.ndarray]:
+    """As `world`, of a model whose images no reference has seen; one of each pair of references acts."""
+    signals, member = world(n, gap, seed, flat)
+    assert signals.reference_phi is not None and signals.population_reference_phi is not None
+    half = signals.reference_phi[: REFERENCES // 2] - gap * world_inside(signals)[: REFERENCES // 2]
+    return replace(
+        signals, reference_phi=half, reference_in=np.zeros(half.shape, bool),
+        population_reference_phi=signals.population_reference_phi[: REFERENCES // 2],
+    ), member  # fmt: skip
+
+
+def world_inside(signals: Signals) -> np.ndarray:
+    assert signals.reference_in is not None
+    return signals.reference_in.astype(float)
+
+
+def attack(
+    name: str, target: Signals, taught: tuple[Signals, np.ndarray], settings: Settings = SETTINGS
+) -> battery.Scored:
+    """`battery.score` that learns from all of a shadow's images."""
+    return score(name, target, *taught, np.arange(len(taught[1])), settings)
 
 
 @pytest.fixture(scope="module")
 def telling() -> tuple[Signals, np.ndarray]:
-    return world(800, 5.0, seed=0)
+    return shadow(800, 5.0, seed=0)
 
 
 class TestOrientation:
     @pytest.mark.parametrize("name", attacks.ATTACKS)
     def test_members_score_higher(self, name: str, telling: tuple[Signals, np.ndarray]) -> None:
         target, member = world(400, 5.0, seed=1)
-        made = score(name, target, *telling, SETTINGS)
+        made = attack(name, target, telling)
         scores = made.scores
         assert scores.dtype == np.float64 and np.isfinite(scores).all()
         assert metrics.auc(scores[member], scores[~member]) > 0.9
@@ -80,59 +99,97 @@ class TestOrientation:
     @pytest.mark.parametrize("name", [n for n, entry in attacks.ATTACKS.items() if entry.oriented and "attr" in n])
     def test_where_members_have_the_larger_maps_the_shadow_turns_the_sign(self, name: str) -> None:
         target, member = world(300, 5.0, seed=1, flat=False)
-        found = score(name, target, *world(300, 5.0, seed=0, flat=False), SETTINGS)
+        found = attack(name, target, shadow(300, 5.0, seed=0, flat=False))
         assert found.sign == 1
         assert metrics.auc(found.scores[member], found.scores[~member]) > 0.9
-        assert score(name, target, *world(300, 5.0, seed=0), SETTINGS).sign == -1
+        assert attack(name, target, shadow(300, 5.0, seed=0)).sign == -1
 
 
-class TestNull:
-    @pytest.mark.parametrize("name", attacks.ATTACKS)
-    def test_two_halves_of_nonmembers_look_alike(
-        self, name: str, telling: tuple[Signals, np.ndarray], record_testsuite_property: Callable[[str, object], None]
+class TestBothSigns:
+    @pytest.mark.parametrize("name", [n for n, entry in attacks.ATTACKS.items() if entry.oriented])
+    def test_the_other_one_is_reported_with_a_threshold_of_its_own(
+        self, name: str, telling: tuple[Signals, np.ndarray]
     ) -> None:
-        """AUC 0.5 lies within the 95 % interval in at least 16 of 20 seeds (P = 0.997), and is right on average."""
-        inside, areas = 0, []
-        for seed in range(20):
-            nonmembers = without_members(*world(400, 5.0, seed=100 + seed))
-            member = np.random.default_rng(seed).permutation(np.arange(200) < 100)  # one half, said to be members
-            scores = self.scores(name, nonmembers, telling)
-            low, high = metrics.auc_interval(scores[member], scores[~member])
-            inside += low <= 0.5 <= high
-            areas.append(metrics.auc(scores[member], scores[~member]))
-        record_testsuite_property(f"intervals of {name} that hold 0.5, of 20", inside)
-        assert inside >= 16, f"{inside} of 20 intervals hold 0.5"
-        assert abs(np.mean(areas) - 0.5) < 0.03  # three standard errors of 20 areas, each 0.041
+        target, member = world(400, 5.0, seed=1)
+        found, test = attack(name, target, telling), np.arange(200)
+        made = battery.leaf(found, member, telling[1], test)
+        other = made["opposite"]
+        assert found.opposite is not None and other["sign"] == -made["sign"]
+        assert other["auc"] == pytest.approx(1 - made["auc"])
+        theirs = -battery.STATISTICS[name](telling[0]) * found.sign
+        assert other["threshold"] == metrics.best_threshold(theirs[telling[1]], theirs[~telling[1]])
+        assert other["balanced_accuracy"] == metrics.balanced_accuracy(
+            -found.scores[member], -found.scores[~member], found.opposite
+        )
+        json.dumps(made, allow_nan=False)
 
-    trained: ClassVar[dict[str, agp.Attack]] = {}
+    @pytest.mark.parametrize("name", [n for n, entry in attacks.ATTACKS.items() if not entry.oriented])
+    def test_others_have_one_direction(self, name: str, telling: tuple[Signals, np.ndarray]) -> None:
+        target, member = world(400, 5.0, seed=1)
+        found = attack(name, target, telling)
+        assert found.sign == 1 and "opposite" not in battery.leaf(found, member, telling[1], np.arange(200))
 
-    def scores(self, name: str, target: Signals, telling: tuple[Signals, np.ndarray]) -> np.ndarray:
-        """As `battery.score`, but a classifier is learnt once for the twenty seeds."""
-        if not attacks.entry(name).learned:
-            return score(name, target, *telling, SETTINGS).scores
-        if name not in self.trained:
-            self.trained[name] = agp.fit(battery._features(name, telling[0]), telling[1], SETTINGS.audit)
-        return self.trained[name].score(battery._features(name, target))
 
-    @pytest.mark.parametrize("name", ["agp", "loss_mlp"])
-    def test_a_classifier_learnt_from_nothing_finds_nothing(self, name: str) -> None:
-        areas = []
-        for seed in range(6):
-            shadow, target = world(120, 0.0, seed=200 + seed), world(200, 0.0, seed=300 + seed)
-            features = battery._features(name, shadow[0])
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(agp.warnings, "warn", lambda *a, **k: None)  # the filter may find nothing
-                attack = agp.fit(features, shadow[1], SETTINGS.audit)
-            scores, member = attack.score(battery._features(name, target[0])), target[1]
-            areas.append(metrics.auc(scores[member], scores[~member]))
-        assert abs(np.mean(areas) - 0.5) < 0.05
+class TestAttackTrain:
+    """What teaches is attack-train: nothing said of the shadow's other rows changes anything."""
+
+    OFFLINE = tuple(name for name in attacks.ATTACKS if name != "lira_online")
+
+    @pytest.mark.parametrize("name", OFFLINE)
+    def test_the_rest_of_the_shadow_teaches_nothing(self, name: str) -> None:
+        target, _ = world(60, 5.0, seed=1)
+        theirs, member = shadow(240, 3.0, seed=0)
+        learn, test = np.arange(100), np.arange(100, 240)
+        lied = np.where(np.isin(np.arange(240), test), ~member, member)
+        honest, lying = (score(name, target, theirs, said, learn, SETTINGS) for said in (member, lied))
+        np.testing.assert_array_equal(honest.scores, lying.scores)
+        assert honest[1:3] == lying[1:3] and honest.opposite == lying.opposite
+        if name != "gap":
+            learnt = score(name, target, theirs, lied, np.arange(240), SETTINGS)
+            assert learnt.threshold != honest.threshold  # had it been taught by all rows, the lie would have been told
+
+    @pytest.mark.parametrize("name", OFFLINE)
+    def test_the_attack_is_reported_on_attack_test(self, name: str) -> None:
+        target, inside = world(60, 5.0, seed=1)
+        theirs, member = shadow(240, 3.0, seed=0)
+        learn, test = np.arange(160), np.arange(160, 240)
+        found = score(name, target, theirs, member, learn, SETTINGS)
+        assert found.shadow is not None
+        made = battery.leaf(found, inside, member, test)["attack_test"]
+        assert (made["members"], made["nonmembers"]) == (member[test].sum(), (~member[test]).sum())
+        assert made["threshold"] == found.threshold and made["auc"] > 0.8 - 0.2 * (name == "gap")
+        as_target = score(name, theirs, theirs, member, learn, SETTINGS).scores  # the shadow attacked like any target
+        np.testing.assert_array_equal(found.shadow, as_target)
+
+    def test_of_an_online_attack_there_is_none_and_it_says_why(self, telling: tuple[Signals, np.ndarray]) -> None:
+        target, member = world(100, 5.0, seed=1)
+        for name, settings in (("lira_online", SETTINGS), ("rmia", replace(SETTINGS, mode="online"))):
+            made = battery.leaf(attack(name, target, telling, settings), member, telling[1], np.arange(9))
+            assert made["attack_test"] is None
+            assert made["refused"]["attack_test"] == "the reference models taught the threshold, not a shadow"
 
 
 class TestThreshold:
-    @pytest.mark.parametrize("name", ["lira_offline", "lira_online", "rmia"])
-    def test_with_references_it_needs_no_shadow_and_not_the_targets_members(self, name: str) -> None:
+    @pytest.mark.parametrize(("name", "mode"), [("lira_online", "offline"), ("rmia", "online")])
+    def test_online_it_needs_no_shadow_and_not_the_targets_members(self, name: str, mode: rmia.Mode) -> None:
         target, member = world(300, 4.0, seed=3)
-        made = score(name, target, Signals(), np.empty(0, bool), SETTINGS)
+        made = attack(name, target, (Signals(), np.empty(0, bool)), replace(SETTINGS, mode=mode))
+        self.is_good(made, member)
+
+    @pytest.mark.parametrize("name", ["lira_offline", "rmia"])
+    def test_offline_it_comes_from_a_shadow_whose_images_no_reference_has_seen(self, name: str) -> None:
+        """Who of the references trained on what of the target decides scores, but not the threshold."""
+        target, member = world(300, 4.0, seed=3)
+        theirs = shadow(300, 4.0, seed=4)
+        made = attack(name, target, theirs)
+        self.is_good(made, member)
+        assert target.reference_phi is not None and target.reference_in is not None
+        seen = target.reference_phi + 50.0 * target.reference_in  # what only an online attacker could look at
+        again = attack(name, replace(target, reference_phi=seen), theirs)
+        assert again.threshold == made.threshold
+        np.testing.assert_array_equal(again.scores, made.scores)
+
+    def is_good(self, made: battery.Scored, member: np.ndarray) -> None:
         best = metrics.best_threshold(made.scores[member], made.scores[~member])
         own, found = (
             metrics.balanced_accuracy(made.scores[member], made.scores[~member], threshold)
@@ -140,45 +197,73 @@ class TestThreshold:
         )
         assert found > own - 0.05
 
-    def test_is_the_best_when_each_reference_is_the_target(self) -> None:
+    @pytest.mark.parametrize("variance", ["fixed", "per_image"])
+    def test_is_the_best_when_each_reference_is_the_target(self, variance: lira.Variance) -> None:
         target, _ = world(60, 2.0, seed=3)
-        assert target.reference_log_p is not None and target.reference_in is not None
+        assert target.reference_phi is not None and target.reference_in is not None
         scores, member = [], []
         for index in range(REFERENCES):
             others = [i for i in range(REFERENCES) if i != index]
             scores += list(
-                lira.offline(target.reference_log_p[index], target.reference_log_p[others], target.reference_in[others])
+                lira.online(
+                    target.reference_phi[index], target.reference_phi[others], target.reference_in[others], variance
+                )
             )
             member += list(target.reference_in[index])
         both = np.array(scores)[np.array(member)], np.array(scores)[~np.array(member)]
-        made = score("lira_offline", target, Signals(), np.empty(0, bool), SETTINGS)
+        settings = replace(SETTINGS, variance=variance, enough=REFERENCES // 2)
+        made = attack("lira_online", target, (Signals(), np.empty(0, bool)), settings)
         assert made.threshold == metrics.best_threshold(*both)
+
+
+class TestVariancePerImage:
+    """It acts, or it is refused: a setting that silently did nothing would be believed."""
+
+    def test_with_too_few_references_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"needs battery\.enough \(32\) references.*raise that to 64"):
+            Battery(variance="per_image")
+        with pytest.raises(ValueError, match="or lower battery"):
+            Experiment().set({"battery.variance": "per_image", "battery.enough": 9})
+        assert Experiment().set({"battery.variance": "per_image", "battery.enough": 8}).battery.enough == 8
+        assert Battery(variance="per_image", references=64).enough == 32
+
+    def test_acts_on_scores_and_on_the_threshold(self) -> None:
+        target, _ = world(200, 3.0, seed=3)
+        nobody = Signals(), np.empty(0, bool)
+        fixed = attack("lira_online", target, nobody)
+        own = attack("lira_online", target, nobody, replace(SETTINGS, variance="per_image", enough=REFERENCES // 2))
+        assert (own.scores != fixed.scores).all()
+        assert own.threshold != fixed.threshold
+
+    def test_what_does_not_act_leaves_the_settings_equal(self) -> None:
+        plain = Battery()
+        idle = Battery(enough=20, seed=4, output="logit", queries=1)
+        assert idle.canonical("lime") == Battery(queries=1)
+        assert idle.canonical("gradient").output == "logit"
+        assert Battery(queries=2, seed=4).canonical("lime").seed == 4
+        assert Battery(variance="per_image", enough=8).canonical("gradient").enough == 8
+        assert plain.canonical("gradient") == plain
 
 
 class TestRefusals:
     def test_unknown_attacks_and_missing_signals(self, telling: tuple[Signals, np.ndarray]) -> None:
         with pytest.raises(ValueError, match="no attack named 'magic'"):
-            score("magic", telling[0], *telling, SETTINGS)
-        with pytest.raises(ValueError, match="not measured: maps"):
-            score("attribution_l1", replace(telling[0], maps=None), *telling, SETTINGS)
-        with pytest.raises(ValueError, match="not measured: reference_log_p, reference_in"):
-            score("lira_online", Signals(log_p=np.zeros(2)), *telling, SETTINGS)
+            attack("magic", telling[0], telling)
+        with pytest.raises(ValueError, match="not measured: explanation"):
+            attack("attribution_l1", replace(telling[0], explanation=None), telling)
+        with pytest.raises(ValueError, match="not measured: reference_phi, reference_in"):
+            attack("lira_online", Signals(phi=np.zeros(2)), telling)
 
-    def test_ready_lists_what_the_signals_allow(self, telling: tuple[Signals, np.ndarray]) -> None:
-        assert battery.ready(telling[0]) == list(attacks.ATTACKS)
-        some = Signals(loss=np.ones(3), label=np.zeros(3, np.int64), predicted=np.zeros(3, np.int64))
-        assert battery.ready(some) == ["gap", "loss", "loss_mlp"]
-
-    @pytest.mark.parametrize("name", [n for n, entry in attacks.ATTACKS.items() if not entry.references and n != "gap"])
+    @pytest.mark.parametrize("name", [n for n, entry in attacks.ATTACKS.items() if n not in ("gap", "lira_online")])
     def test_a_shadow_with_one_group_teaches_nothing(self, name: str, telling: tuple[Signals, np.ndarray]) -> None:
         with pytest.raises(ValueError, match=r"empty|at least 4 members"):
-            score(name, telling[0], telling[0], np.ones(800, bool), SETTINGS)
+            attack(name, telling[0], (telling[0], np.ones(800, bool)))
 
     def test_maps_of_nan_are_counted_in_the_report(self, telling: tuple[Signals, np.ndarray]) -> None:
         target, member = world(400, 5.0, seed=1)
-        assert target.maps is not None
-        target.maps[:7, 0, 0] = np.nan
-        made = score("attribution_variance", target, *telling, SETTINGS)
+        assert target.explanation is not None
+        target.explanation["variance"][:7] = np.nan
+        made = attack("attribution_variance", target, telling)
         leaf = metrics.report(made.scores[member], made.scores[~member], made.threshold)
         assert leaf["refused"]["scores"] == "7 of 400 scores are missing and left out"
         assert leaf["members"] + leaf["nonmembers"] == 393

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_softmax
 
 from tier import attacks
-from tier.attacks import attribution, input_gradient, modified_entropy
+from tier.attacks import attribution, input_gradient, loss, modified_entropy
 
 SPEC_0 = [
     "agp", "gap", "loss", "modified_entropy", "attribution_variance", "attribution_l1", "attribution_l2",
@@ -93,46 +93,49 @@ class TestModifiedEntropy:
 
 class TestAttribution:
     def test_against_loops(self) -> None:
-        maps = np.random.default_rng(0).normal(0.3, 1, (5, 3, 4)).astype(np.float32)
-        for index, one in enumerate(maps):
-            pixels = [float(value) for value in one.ravel()]
-            mean = sum(pixels) / 12
-            assert attribution.statistic("variance", maps)[index] == pytest.approx(
-                sum((v - mean) ** 2 for v in pixels) / 12
-            )
-            assert attribution.statistic("l1", maps)[index] == pytest.approx(sum(abs(v) for v in pixels))
-            assert attribution.statistic("l2", maps)[index] == pytest.approx(math.sqrt(sum(v * v for v in pixels)))
+        explanations = np.random.default_rng(0).normal(0.3, 1, (5, 2, 3, 4)).astype(np.float32)
+        made = attribution.log_statistics(explanations)
+        assert made.keys() == attribution.STATISTICS.keys() == attribution.DEGREES.keys()
+        for index, one in enumerate(explanations):
+            values = [float(value) for value in one.ravel()]
+            mean = sum(values) / 24
+            assert made["variance"][index] == pytest.approx(math.log(sum((v - mean) ** 2 for v in values) / 24))
+            assert made["l1"][index] == pytest.approx(math.log(sum(abs(v) for v in values)))
+            assert made["l2"][index] == pytest.approx(math.log(math.sqrt(sum(v * v for v in values))))
 
     @pytest.mark.parametrize("name", list(attribution.STATISTICS))
-    def test_both_signs(self, name: str) -> None:
-        maps = np.random.default_rng(1).normal(size=(6, 4, 4))
-        np.testing.assert_array_equal(attribution.score(name, maps, 1), -attribution.score(name, maps, -1))
-        with pytest.raises(ValueError, match="1 or -1"):
-            attribution.score(name, maps, 0)
+    def test_degrees_say_how_they_grow(self, name: str) -> None:
+        explanations = np.random.default_rng(1).normal(size=(6, 4, 4))
+        one, three = (attribution.log_statistics(times * explanations)[name] for times in (1, 3))
+        np.testing.assert_allclose(three - one, attribution.DEGREES[name] * math.log(3))
 
     @pytest.mark.parametrize("name", list(attribution.STATISTICS))
-    def test_a_map_with_nan_gives_nan_alone(self, name: str) -> None:
-        maps = np.ones((3, 2, 2))
+    def test_nan_gives_nan_alone_and_a_flat_one_is_finite(self, name: str) -> None:
+        maps = np.zeros((3, 2, 2))
         maps[1, 0, 0] = np.nan
-        assert np.isnan(attribution.statistic(name, maps)).tolist() == [False, True, False]
+        made = attribution.log_statistics(maps)[name]
+        assert np.isnan(made).tolist() == [False, True, False]
 
-    def test_refuses_what_is_no_stack_of_maps(self) -> None:
-        with pytest.raises(ValueError, match="there are variance, l1, l2"):
-            attribution.statistic("l3", np.ones((1, 2, 2)))
-        with pytest.raises(ValueError, match=r"are \(N, H, W\)"):
-            attribution.statistic("l1", np.ones((2, 2)))
+    def test_refuses_what_is_no_stack(self) -> None:
+        with pytest.raises(ValueError, match=r"are \(N, \.\.\.\), one row per image, got shape \(4,\)"):
+            attribution.log_statistics(np.ones(4))
 
 
 class TestInputGradient:
     def test_a_flat_loss_points_to_a_member_and_tiny_norms_differ(self) -> None:
-        made = input_gradient.score([1e3, 1.0, 1e-20, 1e-200, 0.0])
-        assert (np.diff(made) > 0).all()
-        assert np.isfinite(made).all()
-        np.testing.assert_array_equal(input_gradient.score([2.0, 3.0], -1), -input_gradient.score([2.0, 3.0]))
+        made = input_gradient.score([7.0, 0.0, -46.0, -460.0, -1e4, np.nan])
+        assert (np.diff(made[:-1]) > 0).all()
+        assert np.isnan(made).tolist() == [False] * 5 + [True]
 
-    def test_bad_norms(self) -> None:
-        assert np.isnan(input_gradient.score([np.nan, 1.0])).tolist() == [True, False]
-        with pytest.raises(ValueError, match="negative"):
-            input_gradient.score([-1.0])
-        with pytest.raises(ValueError, match="1 or -1"):
-            input_gradient.score([1.0], 2)
+
+class TestCertainPredictions:
+    """Two images whose label is ahead by 40 and by 50: both probabilities are 1 in double precision."""
+
+    def test_do_not_tie(self) -> None:
+        label = np.array([1, 1, 1])
+        log_p = log_softmax(np.array([[0.0, 40.0, -3.0], [0.0, 50.0, -3.0], [0.0, 60.0, -3.0]]), axis=1)
+        odds = np.array([40.0, 50.0, 60.0]) - math.log1p(math.exp(-3))
+        assert (np.exp(log_p[:, 1]) == 1.0).all()
+        for made in (loss.score(np.logaddexp(0.0, -odds)), modified_entropy.score(log_p, label)):
+            assert (np.diff(made) > 9).all()
+        np.testing.assert_allclose(loss.score(np.logaddexp(0.0, -odds)), odds)

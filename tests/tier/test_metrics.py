@@ -121,6 +121,15 @@ class TestThreshold:
             assert np.isfinite(best_threshold(members, nonmembers))
         assert balanced_accuracy([5.0] * 3, [5.0] * 3, best_threshold([5.0] * 3, [5.0] * 3)) == 0.5
 
+    @pytest.mark.parametrize(
+        ("members", "nonmembers"),
+        [([np.inf, np.inf], [-np.inf, -np.inf]), ([np.inf, np.inf], [0.0, 1.0]), ([2.0, 3.0], [-np.inf, -np.inf]),
+         ([1e308, np.inf], [-1e308, -np.inf])],
+    )  # fmt: skip
+    def test_between_infinite_scores_is_finite(self, members: list[float], nonmembers: list[float]) -> None:
+        made = best_threshold(members, nonmembers)  # without a warning: inf - inf is not computed
+        assert np.isfinite(made) and balanced_accuracy(members, nonmembers, made) == 1.0
+
     def test_cross_fitting_does_not_profit_from_noise(self) -> None:
         rng = np.random.default_rng(0)
         fitted, crossed = [], []
