@@ -9,7 +9,8 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import attack_words, components, loaders, state, theme, words
-from tier import figures, tables
+from tier import experiment, figures, tables
+from tier.attacks import ATTACKS
 from tier.config import Experiment
 from tier.presets import Preset
 from tier.store import Result
@@ -32,7 +33,7 @@ class View:
     models: dict[str, Experiment]
     # what has been looked up for this drawing of the page: finding a result anew costs a walk over all it depends on
     _found: dict[tuple[str, str, str], Result | None] = field(default_factory=dict, compare=False, repr=False)
-    _scores: dict[tuple[str, str], pd.DataFrame | None] = field(default_factory=dict, compare=False, repr=False)
+    _scores: dict[tuple[str, str, str], pd.DataFrame | None] = field(default_factory=dict, compare=False, repr=False)
 
     def experiment(self, model: str, who: str, explainer: str | None = None) -> Experiment:
         """The experiment of one attack: on which model, by whom (`transfer`, `adaptive`), with which explainer."""
@@ -51,25 +52,32 @@ class View:
         result = self.found(model, who, explainer)
         return None if result is None else result.metrics.get(part)
 
-    def scores(self, model: str, who: str) -> pd.DataFrame | None:
+    def scores(self, model: str, who: str, explainer: str | None = None) -> pd.DataFrame | None:
         """Scores of the target's images: index, member, label, score; None where they are not stored."""
-        if (model, who) not in self._scores:
-            frame = loaders.frame("attack", self.experiment(model, who), SCORES)
-            kept = None if frame is None else frame[frame["set"] == "target"].drop(columns="set")
-            self._scores[model, who] = kept
-        return self._scores[model, who]
+        place = model, who, explainer or self.explainer
+        if place not in self._scores:
+            frame = loaders.frame("attack", self.experiment(*place), SCORES)
+            self._scores[place] = None if frame is None else frame[frame["set"] == "target"].drop(columns="set")
+        return self._scores[place]
+
+    def best(self, model: str) -> str | None:
+        """The explainer that helps the attacker who knows the defense most on attack-test, as the command line has it.
+
+        None where no such attack is stored.
+        """
+        return tables.strongest({name: self.leaf(model, "attack_test", name) for name in figures.EXPLAINERS})
 
     @cached_property
     def attackers(self) -> list[tuple[str, str]]:
         """Every (model, who); without a defense there is nothing to know, so nobody is adaptive."""
         return [(model, who) for model in self.models for who in SHADOWS if who == "transfer" or model != "none"]
 
-    def settings(self, **extra: object) -> str:
-        """The settings line of what is shown; `extra` adds to it."""
-        one = self.models["none"]
+    def settings(self, of: str | None = None, **extra: object) -> str:
+        """The settings line of what is shown, of all models or of one alone; `extra` adds to it."""
+        one = self.models[of or "none"]
         shown = components.settings_line(
             self.preset, one, explainer=components.explainer_text(one), **settings_of(one),
-            **components.strength(self.models),
+            **components.strength(self.models if of is None else {of: one}),
         )  # fmt: skip
         return " · ".join([shown, *(f"{k.replace('_', ' ')}: {v}" for k, v in extra.items() if v is not None)])
 
@@ -139,31 +147,117 @@ def stored(view: View) -> bool:
     return any(view.found(model, who) is not None for model, who in view.attackers)
 
 
-def offer(view: View) -> None:
-    """Offer the attacks with the explainer chosen that are not stored."""
-    missing = {
+def missing(view: View) -> dict[str, Experiment]:
+    """The attacks with the explainer chosen that are not stored, by name."""
+    return {
         f"{words.label(model)}, {who}": view.experiment(model, who)
         for model, who in view.attackers
         if view.scores(model, who) is None
     }
-    components.offer("attack", missing, SCORES)
+
+
+def offer(view: View) -> None:
+    """Offer the attacks with the explainer chosen that are not stored, and say what they cost."""
+    wanted = missing(view)
+    components.offer("attack", wanted, SCORES)
+    if wanted:
+        st.caption(cost(view.preset, wanted, _models_of))
+
+
+def nothing(view: View) -> None:
+    """No attack with this explainer is stored: how to compute all of them, and what it costs."""
+    st.info(
+        f"No attack with {figures.EXPLAINERS[view.explainer]} maps on these models is stored. Compute all attacks on "
+        f"the preset {view.preset.name} in a terminal, as below, or those of this view here.",
+        title="Nothing to show yet",
+        icon=":material/inventory_2:",
+    )
+    st.code(f"python -m tier attack {view.preset.name}", language="bash")
+
+
+def _models_of(one: Experiment) -> list[Experiment]:
+    """The models that an attack needs: the target, and the attacker's own."""
+    return [one, experiment.shadow(one, adaptive=one.attack.shadow == "same")]
+
+
+def cost(preset: Preset, wanted: Mapping[str, Experiment], models_of: Callable[[Experiment], list[Experiment]]) -> str:
+    """What results cost that are not stored: the models still to be trained, and how long stored ones took.
+
+    `models_of`: the models that one of them needs, which train about as long as its target.
+    """
+    known: set[str | None] = set()
+    absent, seconds = 0, []
+    for asked in wanted.values():
+        needed = {loaders.key("train", one): one for one in models_of(asked)}
+        new = [key for key, one in needed.items() if key not in known and not loaders.has_weights(one)]
+        known |= set(needed)
+        absent += len(new)
+        took = loaders.metrics(loaders.explained(asked, preset.experiment.explain.name)) or {}
+        if new and took.get("seconds_per_epoch"):
+            seconds.append(len(new) * took["seconds_per_epoch"] * asked.train.epochs)
+    if not absent:
+        return "The models for this are stored; what is left to make are explanations and the attack itself."
+    text = f"{absent} models are to be trained first" if absent > 1 else "A model is to be trained first"
+    if seconds:
+        text += f", about {components.duration(sum(seconds))} in all where the stored ones were trained"
+    return f"{text}; then the explanations of all images are made."
 
 
 # ---- the result in plain sentences
 
 
 def sentences(view: View) -> None:
-    """One sentence per model: how often the attacker is right, beside the simplest attack; and what knowing helps."""
+    """Per model how often the attacker is right, what knowing the defense adds, and what others get without maps."""
     lines = []
     for model in view.models:
-        figure = tables.attack_figure(view.leaf(model, "transfer"), "balanced_accuracy")
-        said = attack_words.attacker(figure, gap(view, model), knowing(view, model))
-        lines.append(f"- **{theme.tag(model)}**: {said}")
+        first, *more = attack_words.attacker(found(view, model))
+        lines += [f"- **{theme.tag(model)}**: {first}", *(f"    - {line}" for line in more)]
     st.markdown("\n".join(lines), width=theme.TEXT_WIDTH)
     st.caption(
-        "Of 100 images, half of them members; a coin gets 50. In brackets: 95 % bootstrap intervals over images; one "
-        "attacker is compared with the other on the same images. Thresholds are those of the shadow model."
+        "Of 100 images, half of them members; guessing gets 50. In brackets: 95 % intervals over images, a bootstrap "
+        "for right guesses and DeLong's for AUC; attacks are compared with one another on the same images. Thresholds "
+        "come from shadow or reference models. One training seed only: what another training would change is not in "
+        "any interval."
     )
+
+
+def found(view: View, model: str) -> attack_words.Found:
+    """What is known of one model, for its sentence."""
+    figure = {who: tables.attack_figure(view.leaf(model, who), "balanced_accuracy") for who in SHADOWS}
+    explainer, defended = figures.EXPLAINERS[view.explainer], model != "none"
+    right, ranks = knowing(view, model)
+    naive = figure["transfer"] if defended else None
+    return attack_words.Found(explainer, figure["adaptive"], naive, gap(view, model), right, ranks, rivals(view, model))
+
+
+def rivals(view: View, model: str) -> attack_words.Rivals | None:
+    """What the attacks of the battery get on the same images; None where they or the attack are not stored."""
+    one, own = of_battery(view, model), _verdicts(view, model, "adaptive")
+    result, frame, scores = loaders.find("battery", one), loaders.frame("battery", one, SCORES), view.scores(
+        model, "adaptive"
+    )  # fmt: skip
+    if result is None or frame is None or own is None or scores is None:
+        return None
+    told = {name: result.metrics[name] for name in ATTACKS if isinstance(result.metrics.get(name), Mapping)}
+    rates = {name: leaf["balanced_accuracy"] for name, leaf in told.items() if leaf["balanced_accuracy"] is not None}
+    if not {"loss", "gap", "loss_mlp"} <= set(rates):
+        return None
+    others = {name: frame[["index", "member", name]].rename(columns={name: "score"}) for name in rates}
+    over = {
+        name: tables.gain(tables.verdicts(others[name], float(told[name]["threshold"])), own)
+        for name in ("loss", "gap", "loss_mlp")
+    }
+    rates["agp"] = float(own.groupby("member")["right"].mean().mean())
+    best = max(rates, key=lambda name: rates[name])
+    area = tables.auc_gain(others["loss_mlp"], scores)
+    return attack_words.Rivals(
+        rates["loss"], over["loss"], over["gap"], over["loss_mlp"], area, (best, rates[best])
+    )  # fmt: skip
+
+
+def of_battery(view: View, model: str) -> Experiment:
+    """The run whose battery is shown: with the preset's own explainer, whose maps three of its attacks look at."""
+    return loaders.explained(view.models[model], view.preset.experiment.explain.name)
 
 
 def gap(view: View, model: str) -> float | None:
@@ -173,14 +267,19 @@ def gap(view: View, model: str) -> float | None:
     return None if value is None else float(value)
 
 
-def knowing(view: View, model: str) -> dict[str, float] | None:
-    """By how much the adaptive attacker beats the other on the same images; None where both are not stored."""
+def knowing(view: View, model: str) -> tuple[attack_words.Gain | None, attack_words.Gain | None]:
+    """By how much the adaptive attacker beats the other on the same images, in right guesses and in AUC.
+
+    None without a defense, NaN where both attacks are not stored.
+    """
     if model == "none":
-        return None
-    first, second = (_verdicts(view, model, who) for who in SHADOWS)
-    if first is None or second is None:
-        return dict.fromkeys(("difference", "low", "high"), float("nan"))
-    return tables.gain(first, second)
+        return None, None
+    said = [_verdicts(view, model, who) for who in SHADOWS]
+    scores = [view.scores(model, who) for who in SHADOWS]
+    blank = dict.fromkeys(("difference", "low", "high"), float("nan"))
+    right = blank if said[0] is None or said[1] is None else tables.gain(said[0], said[1])
+    ranks = blank if scores[0] is None or scores[1] is None else tables.auc_gain(scores[0], scores[1])
+    return right, ranks
 
 
 def _verdicts(view: View, model: str, who: str) -> pd.DataFrame | None:
@@ -197,8 +296,7 @@ def _verdicts(view: View, model: str, who: str) -> pd.DataFrame | None:
 def result(view: View) -> None:
     """Transfer and adaptive side by side, and both curves on log-log axes."""
     if not stored(view):
-        st.info("No attack with this explainer is stored for these models.", icon=":material/hourglass_empty:")
-        return
+        return  # the top of the page says so
     st.subheader("Does knowing the defense help?", anchor=False)
     metric = choose_metric()
     rows = _side_by_side(view, metric)
@@ -211,19 +309,19 @@ def result(view: View) -> None:
 
 def _show_side_by_side(view: View, rows: pd.DataFrame, metric: str) -> None:
     """Dots with intervals: filled for who does not know the defense, open for who does."""
-    said = {
-        str(model): "; ".join(f"{row['who']} {tables.figure_text(row)}" for row in part.to_dict("records")) + "."
-        for model, part in rows.groupby("model", sort=False)
-    }
+    said = {}
+    for name, part in rows.groupby("model", sort=False):
+        model = str(name)
+        numbers = "; ".join(f"{row['who']} {tables.figure_text(row)}" for row in part.to_dict("records"))
+        said[model] = f"{attack_words.answer(*knowing(view, model))} {tables.ATTACK_METRICS[metric]}: {numbers}."
+    below = f"filled: transfer, open: adaptive<br>{tables.INTERVALS[metric]}<br>dotted: guessing"
     components.chart(
-        figures.attack_dots(
-            rows, tables.ATTACK_METRICS[metric], "filled: transfer, open: adaptive<br>95 % intervals; dotted: guessing",
-            "right: leaks more", neutral(metric),
-        ),
+        figures.attack_dots(rows, tables.ATTACK_METRICS[metric], below, "right: leaks more", neutral(metric)),
         rows.drop(columns=["name", "text", "open"]), name=f"attack_{view.explainer}_{metric}", takeaway=said,
         meaning="""Transfer: the attacker learns on an undefended model and tries the same on the target. Adaptive: the
-        attacker knows the defense and learns on a model that has it. A defense holds only where the adaptive attacker
-        gains nothing: otherwise it merely moves the traces to where an unprepared attacker does not look.""",
+        attacker knows the defense and learns on a model that has it. What counts is the open marker: how near the
+        adaptive attacker stays to guessing, compared with the undefended model. What transfer leaves out was hidden
+        only from an attacker who does not know the defense.""",
         settings=view.settings(alpha=tuned(view, view.attackers), **sizes(view)),
     )  # fmt: skip
 
@@ -246,11 +344,13 @@ def _side_by_side(view: View, metric: str) -> pd.DataFrame:
 
 
 def refusals(rows: pd.DataFrame, metric: str) -> None:
-    """Why figures are refused, each reason once."""
-    reasons = [reason for reason in dict.fromkeys(rows["refused"].dropna()) if reason != "not stored"]
-    if reasons:
-        why = "; ".join(state.plain(reason, 200) for reason in reasons)
-        st.caption(f":material/block: {tables.ATTACK_METRICS[metric]} is refused: {why}.")
+    """Why figures are refused and of which models, each reason once."""
+    for reason, part in rows[rows["refused"].notna() & (rows["refused"] != "not stored")].groupby(
+        "refused", sort=False
+    ):
+        models = ", ".join(words.label(str(model)) for model in dict.fromkeys(part["model"]))
+        why = state.plain(reason, 200)
+        st.caption(f":material/block: {tables.ATTACK_METRICS[metric]} is refused for {models}: {why}.")
 
 
 def _roc(view: View) -> None:
@@ -269,8 +369,11 @@ def _roc(view: View) -> None:
         return
     frame = pd.concat(curves, ignore_index=True)[["model", "setting", "fpr", "tpr"]]
     null = tables.roc_null(*next(iter(counts.values())))
+    bands = null.assign(model="shuffled memberships", setting="95 %").rename(
+        columns={"low": "tpr_low", "high": "tpr_high"}
+    )
     components.chart(
-        figures.roc(frame, null), frame, name=f"attack_roc_{view.explainer}",
+        figures.roc(frame, null), pd.concat([frame, bands], ignore_index=True), name=f"attack_roc_{view.explainer}",
         takeaway=attack_words.roc(frame, counts),
         meaning="""An attack that is right for half of all images and wrong for the other half does little harm; one
         that is hardly ever wrong about the few it names does much. Look at the left end: a curve inside the grey band
@@ -294,23 +397,23 @@ def explainers(view: View) -> None:
     frame = tables.attacks(leaves)
     part = frame[frame["metric"] == metric]
     known = part[part["value"].notna()]
-    st.markdown(_best(known, metric), width=theme.TEXT_WIDTH)
+    st.markdown(_best(view, known, metric), width=theme.TEXT_WIDTH)
     cells = tables.attack_cells(frame, metric)
     shown = cells.assign(
         explainer=[figures.EXPLAINERS[name] for name in cells["explainer"]],
         model=[figures.style(name).label for name in cells["model"]],
     )
     columns: dict[str, Any] = {
-        "explainer": st.column_config.TextColumn("Explainer", pinned=True),
+        "explainer": st.column_config.TextColumn("Explainer", pinned=True, width=170),
         "model": st.column_config.TextColumn("Model"),
     }
     columns |= {name: st.column_config.TextColumn(text) for name, (_, _, text) in SETTINGS.items()}
     alt = f"{tables.ATTACK_METRICS[metric]} by explainer and model"
     st.dataframe(shown, hide_index=True, column_config=columns, height="content", alt=alt)
     st.markdown(
-        ":material/lightbulb: In brackets the 95 % interval; for rates the raw counts, such as 62 of 1,000 members "
-        "found at 9 of 1,000 false alarms. Attack-test: images of a shadow model with the same defense, which is most "
-        "likely what the paper's Table V gives. Without a defense, transfer and adaptive are the same attack.",
+        f":material/lightbulb: {_INTERVAL_TEXTS[metric]} Attack-test: images of a shadow model with the "
+        "same defense, which is most likely what the paper's Table V gives. Without a defense, transfer and adaptive "
+        "are the same attack. One training seed only.",
         width=theme.TEXT_WIDTH,
     )
     refusals(part, metric)
@@ -325,15 +428,27 @@ def explainers(view: View) -> None:
     components.caption_with_data(settings, frame, f"attack_{view.preset.name}", key="attack_table")
 
 
-def _best(known: pd.DataFrame, metric: str) -> str:
-    """Which explainer helps the adaptive attacker most, for each model."""
+_BOOTSTRAP = "In brackets the 95 % bootstrap interval over images."
+_RATE = (
+    "In brackets the exact 95 % interval of the rate (Clopper-Pearson), then raw counts, such as 62 of 1,000 members "
+    "found at 9 of 1,000 false alarms."
+)
+_INTERVAL_TEXTS = {
+    "balanced_accuracy": _BOOTSTRAP, "auc": _BOOTSTRAP,
+    "balanced_accuracy_calibrated": "The threshold is chosen on one half of the images and judged on the other; no "
+    "interval is given.",
+    "tpr_at_0.01": _RATE, "tpr_at_0.001": _RATE, "tnr_at_0.001": _RATE,
+}  # fmt: skip
+
+
+def _best(view: View, known: pd.DataFrame, metric: str) -> str:
+    """Which explainer helps the attacker who knows the defense most, for each model, chosen without the target."""
     lines = []
-    for model, part in known[known["setting"] == "adaptive"].groupby("model", sort=False):
-        top = part.iloc[int(part["value"].to_numpy().argmax())]
-        lines.append(
-            f"- **{theme.tag(str(model))}**: of {len(part)} explainers, {figures.EXPLAINERS[top['explainer']]} helps "
-            f"an adaptive attacker most: {tables.figure_text(top.to_dict())}."
-        )
+    for name, part in known[known["setting"] == "adaptive"].groupby("model", sort=False):
+        model = str(name)
+        best = view.best(model)
+        if best is not None:
+            lines.append(f"- **{theme.tag(model)}**: {attack_words.best_explainer(part, best, model != 'none')}")
     return "\n".join(lines) or f"No {tables.ATTACK_METRICS[metric]} of an adaptive attacker is stored."
 
 
@@ -348,42 +463,46 @@ def features(view: View) -> None:
         help="The attack learns on a shadow: an undefended one (transfer), or one with the defense (adaptive).",
     )  # fmt: skip
     who = "transfer" if model == "none" else "adaptive"
-    table = loaders.frame("attack", view.experiment(model, who), "features.parquet")
-    if table is None:
+    stored_table = loaders.frame("attack", view.experiment(model, who), "features.parquet")
+    if stored_table is None:
         st.caption("The attack from this shadow model is not stored with this explainer.")
         return
-    found = view.found(model, who)
-    alpha = None if found is None else found.metrics.get("alpha")
+    table = tables.attack_features(stored_table)
     settings = view.settings(
-        shadow=shadows[model],
-        alpha=alpha,
-        filter=f"Welch's t test at {view.models[model].audit.welch:g}",
-        **sizes(view),
-    )
-    said = attack_words.kept_features(table)
+        of=model, shadow=shadows[model], alpha=tuned(view, [(model, who)]),
+        filter=f"Welch's t test at {view.models[model].audit.welch:g}", **sizes(view),
+    )  # fmt: skip
     components.chart(
         figures.attack_features(table[table["level"].notna()], model), table,
-        name=f"attack_features_{view.explainer}_{model}", takeaway=said,
+        name=f"attack_features_{view.explainer}_{model}", takeaway=attack_words.kept_features(table),
         meaning="""Each point is one feature: the confidence after so many pixels have gone. The filter keeps those at
         which members and non-members of the shadow differ by more than chance explains (one in twenty passes by
         chance); only these, the loss and the predicted class reach the attack.""",
         settings=settings,
     )  # fmt: skip
-    worth = table[table["kept"].astype(bool)].nlargest(12, "importance")
+    _worth(view, model, tables.feature_worth(stored_table), settings)
+
+
+def _worth(view: View, model: str, worth: pd.DataFrame, settings: str) -> None:
+    """What each feature is worth to the attack: how many right guesses its shuffling costs."""
+    names = [attack_words.feature(row) for row in worth.to_dict("records")]
     rows = worth.assign(
-        name=[attack_words.feature(row) for row in worth.to_dict("records")], model=model, open=False,
-        value=100 * worth["importance"], low=float("nan"), high=float("nan"),
-        text=[f"{attack_words.feature(row)}: {100 * row['importance']:+.2f}" for row in worth.to_dict("records")],
-    )  # fmt: skip
+        name=names, model=model, open=False, value=100 * worth["importance"], low=100 * worth["low"],
+        high=100 * worth["high"],
+        text=[f"{name}: {100 * value:+.2f}" for name, value in zip(names, worth["importance"], strict=True)],
+    ).head(12)  # fmt: skip
+    known = bool(worth["low"].notna().any())
+    below = "95 % over shuffles and images" if known else "no intervals in this result"
     components.chart(
         figures.attack_dots(
-            rows, "What each feature is worth", "the twelve that matter most",
+            rows, "What each feature is worth", f"largest first; {below}<br>dotted: costs nothing",
             "right guesses of 100 lost when it is shuffled", 0.0,
         ),
-        table[["feature", "order", "level", "kept", "importance"]],
-        name=f"attack_importance_{view.explainer}_{model}", takeaway=attack_words.importance(table),
+        worth[["feature", "order", "level", "importance", "low", "high"]],
+        name=f"attack_importance_{view.explainer}_{model}", takeaway=attack_words.importance(worth),
         meaning="""Features go together: the confidence with 20 % removed is much like that with 30 %, so either can
-        stand in for the other and both look cheap to lose. If loss or class lead, the explanation adds little.""",
+        stand in for the other and both look cheap to lose. If the confidence with nothing removed, loss or class lead,
+        the explanation adds little: none of them contains any.""",
         settings=settings,
     )  # fmt: skip
 
@@ -391,10 +510,11 @@ def features(view: View) -> None:
 # ---- one image, for the page Sample
 
 
-def show_reasons(preset: Preset, models: Mapping[str, Experiment], row: int) -> None:
+def show_reasons(preset: Preset, models: Mapping[str, Experiment], row: int, number: int | None = None) -> None:
     """What the attacks from outside say of one image of the data set, and which features drove them.
 
-    `models`: the runs, with their explainer. Tells neither the image's membership nor its row.
+    `models`: the runs, with their explainer; `number`: the image's, as the page counts. Tells neither the image's
+    membership nor its row.
     """
     st.subheader("The attack from outside", anchor=False)
     offered = {"transfer": "Transfer", "adaptive": "Adaptive"}
@@ -415,23 +535,28 @@ def show_reasons(preset: Preset, models: Mapping[str, Experiment], row: int) -> 
         width=theme.TEXT_WIDTH,
     )
     first = next(iter(views.values()))
+    results = {model: loaders.find("attack", one) for model, one in views.items()}
+    alphas = {model: found.metrics.get("alpha") for model, found in results.items() if found is not None}
+    chosen = ", ".join(f"{alpha:g} ({words.label(model)})" for model, alpha in alphas.items() if alpha is not None)
     st.caption(
         components.settings_line(
-            preset, first, explainer=figures.EXPLAINERS[first.explain.name], attacker=who,
-            **settings_of(first), **components.strength(models),
+            preset, first, image=number, explainer=components.explainer_text(first), attacker=who,
+            **settings_of(first), alpha=chosen or None, **components.strength(models),
         )
     )  # fmt: skip
 
 
 def _reasons(model: str, view: Experiment, row: int) -> None:
-    """One model's verdict on an image, with its largest contributions."""
-    scores, found = loaders.frame("attack", view, SCORES), loaders.find("attack", view)
-    own = None if scores is None else scores[(scores["set"] == "target") & (scores["index"] == row)]
-    if own is None or found is None or not len(own):
+    """One model's verdict on an image, with what it is worth and the largest contributions."""
+    stored_scores, found = loaders.frame("attack", view, SCORES), loaders.find("attack", view)
+    scores = None if stored_scores is None else stored_scores[stored_scores["set"] == "target"]
+    own = None if scores is None else scores[scores["index"] == row]
+    if scores is None or own is None or found is None or not len(own):
         st.caption("The attack has not scored this image yet.")
         return
-    leaf = found.metrics.get("target") or {}
-    said = attack_words.verdict(float(own["score"].iloc[0]), float(leaf.get("threshold") or 0.0))
+    score, leaf = float(own["score"].iloc[0]), found.metrics.get("target") or {}
+    threshold = float(leaf.get("threshold") or 0.0)
+    said = attack_words.verdict(score, threshold, standing(scores, score, threshold, row))
     st.markdown(said)
     kept = loaders.frame("attack", view, "contributions.parquet")
     table = loaders.frame("attack", view, "features.parquet")
@@ -441,11 +566,19 @@ def _reasons(model: str, view: Experiment, row: int) -> None:
         return
     reasons = tables.reasons(of.iloc[0].to_dict(), table)
     reasons = reasons.assign(text=[attack_words.feature(line) for line in reasons.to_dict("records")])
-    name = f"attack_reasons_{model}"
-    components.plot(
-        figures.reasons(reasons, model), name, f"{words.label(model)}: {said.replace('**', '')}", key=f"reasons_{model}"
-    )
+    name, largest = f"attack_reasons_{model}", reasons.head(3).to_dict("records")
+    drove = ", ".join(f"{line['text']} ({line['contribution']:+.2f})" for line in largest) or "none"
+    alt = f"{words.label(model)}: {said.replace('**', '')} Features that moved the score most: {drove}."
+    components.plot(figures.reasons(reasons, model), name, alt, key=f"reasons_{model}")
     components.download(reasons, name, key=f"reasons_{model}")
+
+
+def standing(scores: pd.DataFrame, score: float, threshold: float, row: int) -> attack_words.Standing:
+    """What the attack's word on one image is worth, from the scores of all."""
+    counts = tables.confusion(scores, threshold)
+    called = {"members": counts["tpr"], "nonmembers": counts["fpr"]}
+    same = called if score > threshold else {name: 1.0 - share for name, share in called.items()}
+    return attack_words.Standing(same, tables.standing(scores, score), tables.alike(scores, score, row))
 
 
 TABS: dict[str, Callable[[View], None]] = {

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from dashboard import attack_words, attacking, components, inspector, loaders, state, theme, words
 from dashboard.attacking import View
-from tier import figures, metrics, tables
+from tier import experiment, figures, metrics, tables
 from tier.attacks import ATTACKS
 from tier.config import Experiment
 
-CANARIES = 50  # of a model that is trained with some
+CANARIES = 100  # of a model that is trained with some: as few as can resolve a rate of 1 %
 Leaves = Mapping[tuple[str, str], Mapping[str, Any] | None]  # reports by attack and model
 Metrics = Mapping[str, Mapping[str, Any]]  # of each model's battery
 
@@ -21,7 +22,10 @@ def show(view: View) -> None:
     runs = {model: run(view, model) for model in view.models}
     found = {model: loaders.find("battery", one) for model, one in runs.items()}
     known = {model: result.metrics for model, result in found.items() if result is not None}
-    components.offer("battery", {m: runs[m] for m, result in found.items() if result is None}, attacking.SCORES)
+    missing = {m: runs[m] for m, result in found.items() if result is None}
+    components.offer("battery", missing, attacking.SCORES)
+    if missing:
+        st.caption(attacking.cost(view.preset, missing, _models_of))
     if not known:
         return
     metric = attacking.choose_metric()
@@ -33,21 +37,40 @@ def show(view: View) -> None:
 
 
 def run(view: View, model: str) -> Experiment:
-    """The run whose battery is shown: with the preset's own explainer, whose maps three of its attacks look at."""
-    return loaders.explained(view.models[model], view.preset.experiment.explain.name)
+    """The run whose battery is shown."""
+    return attacking.of_battery(view, model)
 
 
-def _settings(view: View, **extra: object) -> str:
-    one = run(view, "none")
+def _models_of(one: Experiment) -> list[Experiment]:
+    """The models that a battery needs: the target, a shadow with its defense, and the references."""
+    references = [experiment.reference(one, number) for number in range(one.battery.references)]
+    return [one, experiment.shadow(one, adaptive=True), *references]
+
+
+def explainer(view: View, model: str) -> str:
+    """Whose maps the explanation attack looks at: the best on attack-test, as the command line has it."""
+    return view.best(model) or view.explainer
+
+
+def _explainers(view: View) -> dict[str, str]:
+    return {model: explainer(view, model) for model in view.models}
+
+
+def _settings(view: View, of: str | None = None, **extra: object) -> str:
+    """The settings line, of all models or of one alone."""
+    one, chosen = run(view, of or "none"), _explainers(view) if of is None else {of: explainer(view, of)}
+    labels = [figures.EXPLAINERS[name] for name in chosen.values()]
+    each = [f"{label} ({figures.style(model).label})" for label, model in zip(labels, chosen, strict=True)]
+    seen = labels[0] if len(set(labels)) == 1 else ", ".join(each)
     return components.settings_line(
         view.preset, one, maps=figures.EXPLAINERS[one.explain.name], reference_models=one.battery.references,
-        shadow="same defense", agp=f"{figures.EXPLAINERS[view.explainer]}, {one.attack.trajectory.operator}",
-        **components.strength(view.models), **extra,
+        shadow="same defense", agp=f"{seen}, {one.attack.trajectory.operator}, best on attack-test",
+        **components.strength(view.models if of is None else {of: view.models[of]}), **extra,
     )  # fmt: skip
 
 
-def _chart(view: View, leaves: Leaves, metric: str, heading: str, key: str, meaning: str) -> None:
-    """Attacks ranked by one figure, as dots with intervals."""
+def _chart(view: View, leaves: Leaves, metric: str, heading: str, key: str, meaning: str, kind: str = "") -> None:
+    """Attacks ranked by one figure, as dots with intervals; `kind`: of the intervals, where not the usual ones."""
     rows = tables.ranked(leaves, metric)
     if not rows["value"].notna().any():
         attacking.refusals(rows, metric)
@@ -57,14 +80,14 @@ def _chart(view: View, leaves: Leaves, metric: str, heading: str, key: str, mean
     for row in rows.to_dict("records"):
         name = attack_words.attack_name(row["attack"]) + _sign(row["attack"], signs[row["attack"]])
         names.append(name)
-        texts.append(f"{name}, {figures.style(row['model']).label}<br>{tables.figure_text(row)}")
+        maps = f", {figures.EXPLAINERS[explainer(view, row['model'])]} maps" if row["attack"] == "agp" else ""
+        texts.append(f"{name}{maps}, {figures.style(row['model']).label}<br>{tables.figure_text(row)}")
     drawn = rows.assign(name=names, text=texts, open=False)
+    below = "<br>".join([tables.ATTACK_METRICS[metric], kind or tables.INTERVALS[metric], "dotted: guessing"])
     components.chart(
-        figures.attack_dots(
-            drawn, heading, f"{tables.ATTACK_METRICS[metric]}<br>95 % intervals; dotted: guessing",
-            "right: leaks more", attacking.neutral(metric),
-        ),
-        rows, name=f"battery_{key}_{metric}", takeaway=attack_words.ranking(rows, tables.ATTACK_METRICS[metric]),
+        figures.attack_dots(drawn, heading, below, "right: leaks more", attacking.neutral(metric)),
+        rows, name=f"battery_{key}_{metric}",
+        takeaway=attack_words.ranking(rows, tables.ATTACK_METRICS[metric], _explainers(view)),
         meaning=meaning, settings=_settings(view, images=_images(leaves)), key=key,
     )  # fmt: skip
     attacking.refusals(rows, metric)
@@ -80,9 +103,12 @@ def _part(known: Metrics, name: str) -> dict[tuple[str, str], Mapping[str, Any] 
 
 
 def _images(leaves: Leaves) -> str:
-    """How many images the figures are over."""
-    leaf = next(leaf for leaf in leaves.values() if leaf is not None)
-    return f"{leaf['members']:,} members and {leaf['nonmembers']:,} non-members"
+    """How many images the figures are over, of each model where they differ."""
+    sizes = {model: (leaf["members"], leaf["nonmembers"]) for (_, model), leaf in leaves.items() if leaf is not None}
+    if len(set(sizes.values())) == 1:
+        members, others = next(iter(sizes.values()))
+        return f"{members:,} members and {others:,} non-members"
+    return ", ".join(f"{m:,} + {n:,} ({figures.style(model).label})" for model, (m, n) in sizes.items())
 
 
 def _sign(attack: str, signs: set[Any]) -> str:
@@ -96,13 +122,28 @@ def _ranking(view: View, known: Metrics, metric: str) -> None:
     st.subheader("Every attack, ranked", anchor=False)
     leaves = {(attack, model): told.get(attack) for model, told in known.items() for attack in ATTACKS}
     for model in known:
-        leaves["agp", model] = view.leaf(model, "adaptive")
+        leaves["agp", model] = view.leaf(model, "adaptive", explainer(view, model))
     _chart(
         view, leaves, metric, "All images", "all",
         """The strongest attack is the one that counts: a defense against one attack is worth what the others leave of
         it. Signs, classifiers and thresholds come from a shadow model with the same defense, or from reference models,
-        never from the target. (high) and (low): which values of a map's or gradient's size point to a member.""",
+        never from the target. (high) and (low): which values of a map's or gradient's size point to a member. The
+        explanation attack looks at the maps that serve it best on attack-test. One training seed only.""",
     )  # fmt: skip
+    _opposite(known, metric)
+
+
+def _opposite(known: Metrics, metric: str) -> None:
+    """What statistics of maps get when the other direction is taken for a member's, where that is stored."""
+    for model, told in known.items():
+        turned = {name: told[name].get("opposite") for name in ATTACKS if isinstance(told.get(name), Mapping)}
+        parts = [
+            f"{attack_words.attack_name(name)} {tables.figure_text(tables.attack_figure(leaf, metric))}"
+            for name, leaf in turned.items()
+            if isinstance(leaf, Mapping)
+        ]
+        if parts:
+            st.caption(f"{figures.style(model).label}, taken the other way round: {'; '.join(parts)}.")
 
 
 def _about() -> None:
@@ -121,25 +162,42 @@ def _decile(view: View, runs: Mapping[str, Experiment], known: Metrics, metric: 
         return
     st.subheader("The most exposed tenth", anchor=False)
     _chart(
-        view, leaves, metric, "Most exposed", "decile",
+        view, _exact(leaves, runs), metric, "Most exposed", "decile",
         """An average over all images hides those that fare worst. These are the images whose confidence reference
         models change most by training on them; the target has not been looked at to choose them. There are few of them,
-        so intervals are wide.""",
+        so intervals are wide; where a group is all right or all wrong, a bootstrap has no spread, and Newcombe's
+        interval stands in (for AUC the exact one).""",
+        kind="95 % bootstrap or Newcombe's" if metric == "balanced_accuracy" else "",
     )  # fmt: skip
+
+
+def _exact(leaves: Leaves, runs: Mapping[str, Experiment]) -> Leaves:
+    """Reports on the most exposed tenth with Newcombe's interval where one group's rate is 0 or 1."""
+    frames = {model: loaders.frame("battery", one, attacking.SCORES) for model, one in runs.items()}
+    made = dict(leaves)
+    for (attack, model), leaf in leaves.items():
+        frame = frames[model]
+        if leaf is None or frame is None or attack not in frame:
+            continue
+        few = tables.exposed(frame)[["member", attack]].rename(columns={attack: "score"})
+        made[attack, model] = tables.exact(leaf, few)
+    return made
 
 
 def _agp_decile(view: View, one: Experiment, model: str) -> dict[str, Any] | None:
     """The explanation attack's figures on the most exposed tenth, None where scores are not stored."""
-    scores, leaf = view.scores(model, "adaptive"), view.leaf(model, "adaptive")
-    exposed = loaders.frame("battery", one, attacking.SCORES, ["index", "exposure"])
-    if scores is None or leaf is None or exposed is None:
+    name = explainer(view, model)
+    scores, leaf = view.scores(model, "adaptive", name), view.leaf(model, "adaptive", name)
+    ranks = loaders.frame("battery", one, attacking.SCORES, ["index", "exposure"])
+    if scores is None or leaf is None or ranks is None:
         return None
-    both = scores.merge(exposed, on="index")
+    both = scores.merge(ranks, on="index")
     if both["exposure"].isna().all():
         return None
-    return metrics.vulnerable_decile(
+    made = metrics.vulnerable_decile(
         both["score"], both["member"].astype(bool), both["exposure"], leaf.get("threshold")
-    )
+    )  # fmt: skip
+    return tables.exact(made, tables.exposed(both))
 
 
 def _classes(view: View, runs: Mapping[str, Experiment], known: Metrics) -> None:
@@ -150,14 +208,15 @@ def _classes(view: View, runs: Mapping[str, Experiment], known: Metrics) -> None
         if len(known) > 1:
             labels = {name: figures.style(name).label for name in known}
             model = state.choose("Model", labels, key="of", default=model)
-        offered = {name: attack_words.attack_name(name) for name in _by_strength(known[model])}
+        told = {**known[model], "agp": view.leaf(model, "adaptive", explainer(view, model))}
+        offered = {name: attack_words.attack_name(name) for name in _by_strength(told)}
         with st.container(width=260):
             attack = state.select("Attack", offered, key="attack", help="The strongest on all images comes first.")
-    frame = loaders.frame("battery", runs[model], attacking.SCORES, ["index", "member", "label", attack])
+    frame = _scores(view, runs[model], model, attack)
     if frame is None:
         st.caption("The scores of single images are not stored.")
         return
-    rows = tables.class_leaks(frame.rename(columns={attack: "score"}), known[model][attack].get("threshold"))
+    rows = tables.class_leaks(frame, told[attack].get("threshold"))
     names = inspector.class_names(view.preset, loaders.images(view.preset))
     st.markdown(attack_words.classes(rows, names, attack), width=theme.TEXT_WIDTH)
     number = st.column_config.NumberColumn
@@ -176,8 +235,16 @@ def _classes(view: View, runs: Mapping[str, Experiment], known: Metrics) -> None
         "luck: the worst of many is rarely as bad the next time. low, high: 95 % interval (Newcombe's).",
         width=theme.TEXT_WIDTH,
     )
-    settings = _settings(view, attack=attack_words.attack_name(attack), model=figures.style(model).label)
+    settings = _settings(view, model, attack=attack_words.attack_name(attack), model=figures.style(model).label)
     components.caption_with_data(settings, rows, f"classes_{model}_{attack}", key="attack_classes")
+
+
+def _scores(view: View, one: Experiment, model: str, attack: str) -> pd.DataFrame | None:
+    """One attack's scores: member, label, score; None where they are not stored."""
+    if attack == "agp":
+        return view.scores(model, "adaptive", explainer(view, model))
+    frame = loaders.frame("battery", one, attacking.SCORES, ["index", "member", "label", attack])
+    return None if frame is None else frame.rename(columns={attack: "score"})
 
 
 def _by_strength(told: Mapping[str, Any]) -> list[str]:

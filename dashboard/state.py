@@ -69,11 +69,18 @@ def plain(text: object, limit: int = _SHOWN) -> str:
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 
-def _check(key: str, label: str, valid: Callable[[str], bool], instead: str) -> None:
-    """Leave a note when the address holds a value for `key` that the widget is going to refuse."""
+def _check(key: str, label: str, valid: Callable[[str], bool], instead: str, several: bool = False) -> None:
+    """Leave a note when the address holds a value for `key` that the widget is going to refuse.
+
+    `several`: the widget takes any number of values; none is an empty one, which is what deselecting all leaves.
+    """
     _recall(key, valid)
-    for value in st.query_params.get_all(key):
-        if not valid(value):
+    given = st.query_params.get_all(key)
+    if len(given) > 1 and not several:
+        note(f"The link names {label.lower()} {len(given)} times; there is only one, as shown below.")
+        return
+    for value in given:
+        if not valid(value) and not (several and value == ""):
             note(f"The link asks for {label.lower()} '{plain(value)}', which does not exist here; showing {instead}.")
 
 
@@ -110,7 +117,7 @@ def choose_many(
 ) -> list[T]:
     """Any of a few options, all visible; the default when none is left, so that a chart never stands empty."""
     usual = ", ".join(options[value] for value in default)
-    _check(key, label, lambda value: value in options.values(), usual)
+    _check(key, label, lambda value: value in options.values(), usual, several=True)
     chosen = st.pills(
         label, list(options), selection_mode="multi", default=list(default), format_func=options.__getitem__, key=key,
         help=help, bind=BIND,

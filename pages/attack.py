@@ -14,7 +14,10 @@ view = attacking.choose(preset)
 if not attacking.stored(view) and not loaders.any_result(preset):
     components.empty(preset, "attacks")
     st.stop()
-attacking.sentences(view)
+if attacking.stored(view):
+    attacking.sentences(view)
+else:
+    attacking.nothing(view)
 attacking.offer(view)
 parts = {**attacking.TABS, "Other attacks": battery.show, "Threshold": confusion.show}
 tabs = state.tabs(list(parts), key="view")

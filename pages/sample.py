@@ -48,7 +48,8 @@ evidence.show_nearest(preset, what, known)
 evidence.walk(preset, what, views, what.member if known else None)
 evidence.show_belief(preset, what, views)
 if what.row is not None:
-    attacking.show_reasons(preset, {name: loaders.explained(one, explainer) for name, one in models.items()}, what.row)
+    runs = {name: loaders.explained(one, explainer) for name, one in models.items()}
+    attacking.show_reasons(preset, runs, what.row, what.number)
 st.caption(
     ":material/link: The address of this page reopens this view: copy it from the browser to share it."
     if "me" not in st.query_params

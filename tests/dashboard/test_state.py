@@ -88,3 +88,26 @@ def test_a_links_choice_is_given_to_another_page_only_where_that_page_knows_it(t
     test.run()
     assert test.session_state["seen"] == seen
     assert not test.session_state["notes"]
+
+
+def _choices() -> None:
+    from dashboard import state
+
+    state.begin()
+    state.slide("Threshold", 0.0, 1.0, key="threshold", default=0.5, step=0.1)
+    state.choose_many("Models", {"a": "A", "b": "B"}, key="models", default=["a"])
+
+
+def test_a_choice_named_twice_is_noted() -> None:
+    test = AppTest.from_function(_choices)
+    test.query_params["threshold"] = ["0.1", "0.2"]
+    test.query_params["models"] = ["A", "B"]  # of these there may be several
+    test.run()
+    assert test.session_state["notes"] == ["The link names threshold 2 times; there is only one, as shown below."]
+
+
+def test_deselecting_all_is_not_blamed_on_a_link() -> None:
+    test = AppTest.from_function(_choices)
+    test.query_params["models"] = ""  # what the browser writes then
+    test.run()
+    assert not [note for note in test.session_state["notes"] if "link" in note]
