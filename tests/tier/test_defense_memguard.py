@@ -374,3 +374,13 @@ def test_a_real_model_keeps_its_labels_and_leaks_less() -> None:
         assert len(np.unique(scores)) > 0.99 * len(scores)
         leak.append(auc(scores[table["member"]], scores[~table["member"]]))
     assert leak[0] > 0.88 and leak[1] < 0.70
+
+
+def test_no_completeness_is_claimed_where_answers_are_not_what_is_explained() -> None:
+    inner = toys.net()
+    guarded = memguard.Guarded(toys.net(), 4, MemGuard())
+    x, y = toys.images(), toys.labels()
+    chosen = config.Explain(name="integrated_gradients", steps=4)
+    found = explainers.attributions(chosen, inner, x, y)
+    assert explainers.mean_gap(chosen, inner, x, found) is not None
+    assert explainers.mean_gap(chosen, guarded, x, found) is None

@@ -238,6 +238,8 @@ class Guarded(Classifier):
     The membership classifier's weights are buffers; before `fit` they are 0, and answers are the plain ones.
     """
 
+    straight_through = True  # explanations are those of the plain model, answers are not
+
     def __init__(self, plain: Classifier, classes: int, settings: MemGuard) -> None:
         super().__init__(plain.normalize, plain.body, ())
         self.cam_candidates = plain.cam_candidates

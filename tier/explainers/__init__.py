@@ -130,9 +130,10 @@ def attributions(
 def mean_gap(config: Explain, model: nn.Module, x: Tensor, found: Attributions, batch_size: int = 250) -> float | None:
     """Mean |`completeness_gap`| of a data set's maps, in logits: how well the steps of Integrated Gradients sufficed.
 
-    None for other explainers and for maps without a sign, which need not add up to anything.
+    None for other explainers, for maps without a sign, which need not add up to anything, and for models whose
+    gradient is not that of what they answer (`straight_through`).
     """
-    if config.name != "integrated_gradients" or not config.signed:
+    if config.name != "integrated_gradients" or not config.signed or getattr(model, "straight_through", False):
         return None
     where, gaps = next(model.parameters()).device, []
     for start in range(0, len(x), batch_size):
