@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tier import experiment
+from tier import experiment, tables
 from tier.attacks import ATTACKS, gap, loss
 from tier.config import EXPLAINER_SETTINGS, Defense, Experiment
 from tier.fidelity import CONTROLS, METRICS
@@ -118,6 +118,38 @@ def _strongest_on_target(
     refused = {"battery.others" if what == "battery" else what: why for what, why in lacking.items()}
     best = max(areas, key=lambda attack: areas[attack])
     return {"attack": best, "attacks": list(areas), "seed": seed, **of["battery"][best]}, refused
+
+
+def overheads(store: Store, preset: Preset) -> dict[str, dict[str, Any]]:
+    """Seconds per epoch over plain training, of each defense of the preset that is stored.
+
+    Each has `value` (mean over seeds; None with the reason under `refused`), `low` and `high` (95 % over seeds; None
+    for a single seed), `seconds` and `seeds`. The same figures as `overhead` of `summarize`, without its bootstraps.
+    """
+    plain = _reports(store, {seed: preset.run(Defense(), seed) for seed in preset.seeds})
+    found = {}
+    for defense in preset.compared:
+        held = _reports(store, {seed: preset.run(defense, seed) for seed in preset.seeds})
+        if not held:
+            continue
+        values, reason = _overhead(store, held, plain)
+        low, high = _over_seeds(values) or (None, None)
+        seconds = _mean_known([report.metrics.get("seconds_per_epoch") for _, report in held.values()])
+        value = float(np.mean(values)) if values else None
+        found[str(defense.name)] = {
+            "value": value,
+            "low": low,
+            "high": high,
+            "seconds": seconds,
+            "seeds": len(values),
+        } | ({"refused": reason} if reason else {})
+    return found
+
+
+def best_attacks(store: Store, preset: Preset) -> dict[str, dict[str, Any]]:
+    """`battery` of `summarize` for each defense of the preset that has one, without the rest of it."""
+    found = {str(d.name): _strongest_on_target(store, preset, d.name, {}, preset.seeds[0])[0] for d in preset.compared}
+    return {name: leaf for name, leaf in found.items() if leaf is not None}
 
 
 UTILITY = ("train accuracy", "test accuracy", "test loss", "seconds per epoch (over plain)", "seeds")
@@ -480,16 +512,24 @@ def attacks(
 def attack_sentence(of: dict[str, Any]) -> str | None:
     """What one defense's entry of `attacks` says, in plain words; None where agp or gap is not there.
 
-    Of 100 images, half of them members: balanced accuracies at transferred thresholds.
+    Of 100 images, half of them members: balanced accuracies at transferred thresholds. It leads with the attacker who
+    knows the defense, under the explainer that is best on attack-test, and ends with the attack that gets most right.
     """
-    rates = [of["battery"].get(name, {}).get("balanced_accuracy") for name in ("agp", "gap")]
-    if None in rates:
+    rates = {name: leaf["balanced_accuracy"] for name, leaf in of["battery"].items()}
+    if rates.get("agp") is None or rates.get("gap") is None:
         return None
-    seeing, guessing = (f"{100 * rate:.0f}" for rate in rates)
-    return (
-        f"An attacker who sees explanations gets {seeing} of 100 right; "
-        f"one who only sees whether the answer is correct gets {guessing}."
-    )
+    own = of["battery"]["agp"]
+    explainer = own["explainer"]
+    naive = (of["explainers"][explainer]["transfer"] or {}).get("balanced_accuracy")
+    low, high = own["interval"]
+    same = of["explainers"][explainer]["transfer"] == of["explainers"][explainer]["adaptive"]  # no defense to know
+    text = f"An attacker who {'' if same else 'knows the defense and '}sees explanations ({explainer}) gets "
+    text += f"{100 * rates['agp']:.0f} of 100 right ({100 * low:.0f} to {100 * high:.0f}); "
+    if not same and naive is not None:
+        text += f"one who does not know it gets {100 * naive:.0f}; "
+    text += f"one who only sees whether the answer is correct gets {100 * rates['gap']:.0f}."
+    best = max((name for name in rates if rates[name] is not None), key=lambda name: rates[name])
+    return text if best == "agp" else f"{text} Of all attacks {best} gets most right: {100 * rates[best]:.0f}."
 
 
 _LEAF_HEADER = ["balanced accuracy", "AUC", "TPR at 1 % FPR"]
@@ -571,7 +611,5 @@ def _battery(
 
 
 def _strongest(views: dict[str, dict[str, Any]]) -> str | None:
-    """The explainer whose attack has the highest AUC on attack-test, the first of equal ones."""
-    areas = {name: of["attack_test"]["auc"] for name, of in views.items() if of["attack_test"] is not None}
-    known = {name: area for name, area in areas.items() if area is not None}
-    return max(known, key=lambda name: known[name]) if known else None
+    """The explainer whose attack has the highest AUC on attack-test, the first of equal ones; as pages choose it."""
+    return tables.strongest({name: of["attack_test"] for name, of in views.items()})

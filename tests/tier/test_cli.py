@@ -19,7 +19,7 @@ from tier.config import Defense, DefenseName, Experiment, Model, Tier
 from tier.fidelity import METRICS
 from tier.presets import Preset
 from tier.store import Store
-from tier.summary import FIGURES, LEAVES
+from tier.summary import FIGURES, LEAVES, attack_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:no trajectory feature separates")
@@ -433,9 +433,8 @@ class TestAttack:
                 low, high = leaf["interval"]
                 assert f"{leaf['balanced_accuracy']:.3f} [{low:.3f}, {high:.3f}]" in printed
         for name, of in shown.items():
-            agp, gap = (100 * of["battery"][attack]["balanced_accuracy"] for attack in ("agp", "gap"))
-            sentence = f"{name}: An attacker who sees explanations gets {agp:.0f} of 100 right; one who only sees"
-            assert f"{sentence} whether the answer is correct gets {gap:.0f}." in printed
+            assert f"{name}: {attack_sentence(of)}" in printed
+            assert ("knows the defense" in str(attack_sentence(of))) == (name != "none")
         assert printed.count("tpr_at_0.01: a rate of 0.01 needs at least 100 non-members; there are 40") == 1
 
     def test_again_computes_nothing_and_markdown_is_two_tables(self, tried: tuple[Store, str]) -> None:

@@ -353,13 +353,22 @@ class TestAttacks:
         areas = [float(row[3].split()[0]) for row in battery_rows(made)[1:]]
         assert len(areas) == len(ATTACKS) and areas == sorted(areas, reverse=True)
         assert ["augmentation", "agp (gradient)"] in [row[:2] for row in battery_rows(made)]
-        agp, gap = (round(100 * of["battery"][name]["balanced_accuracy"]) for name in ("agp", "gap"))
+        rates = {name: round(100 * leaf["balanced_accuracy"]) for name, leaf in of["battery"].items()}
+        bounds = "({:.0f} to {:.0f})".format(*(100 * end for end in of["battery"]["agp"]["interval"]))
         assert attack_sentence(of) == (
-            f"An attacker who sees explanations gets {agp} of 100 right; "
-            f"one who only sees whether the answer is correct gets {gap}."
+            f"An attacker who knows the defense and sees explanations (gradient) gets {rates['agp']} of 100 right "
+            f"{bounds}; one who does not know it gets {100 * entry['balanced_accuracy']:.0f}; one who only sees "
+            f"whether the answer is correct gets {rates['gap']}. Of all attacks rmia gets most right: {rates['rmia']}."
         )
         alone = attacks(store, PRESET, ["augmentation"], ["gradient"], battery=False)["augmentation"]
         assert alone["battery"].keys() == {"agp"} and alone["refused"]["battery"] == "not asked for"
+
+    def test_without_a_defense_there_is_none_to_know(self, store: Store) -> None:
+        put_attack(store, "none", "gradient", "undefended", 1.0, 2.5)
+        put_battery(store, "none")
+        sentence = attack_sentence(attacks(store, PRESET, ["none"], ["gradient"])["none"])
+        assert sentence is not None and sentence.startswith("An attacker who sees explanations (gradient) gets ")
+        assert "the defense" not in sentence and "not know" not in sentence and "Of all" not in sentence
 
     def test_all_explainers_and_defenses_take_seconds(self, store: Store) -> None:
         for defense in PRESET.defenses:
