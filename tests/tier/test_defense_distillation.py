@@ -116,7 +116,7 @@ def test_nobody_teaches_an_image_it_was_trained_on() -> None:
 
 
 def test_a_single_teacher_teaches_what_it_has_seen() -> None:
-    defense = DistillationDefense(Distillation())
+    defense = DistillationDefense(Distillation(parts=1))
     defense.teach([plain_net()], torch.zeros(4, 3, 2, 2), torch.ones(1, 4, dtype=torch.bool))
     defense.begin(torch.arange(4), 0)
     terms = defense.loss(plain_net(), images(), labels(), 0)

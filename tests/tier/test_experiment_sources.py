@@ -176,7 +176,8 @@ class TestSources:
 
     @pytest.mark.parametrize("name", ["distillation", "memguard"])
     def test_a_single_source_is_the_plain_run(self, name: Any) -> None:
-        e = tiny(Defense(name=name, base_augmentation="standard")).set({"data.fingerprint": "0" * 64})
+        one = {"name": name, "distillation": Distillation(parts=1), "base_augmentation": "standard"}
+        e = tiny(Defense.model_validate(one)).set({"data.fingerprint": "0" * 64})
         (run,) = experiment.sources(e).values()
         plain = e.with_(defense=Defense(name="augmentation"))
         assert experiment.key("train", run) == experiment.key("train", plain)

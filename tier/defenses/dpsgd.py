@@ -1,0 +1,233 @@
+"""DP-SGD (Abadi et al. 2016): clipped per-image gradients plus Gaussian noise, on Poisson-sampled batches.
+
+The guarantee is (epsilon, delta)-differential privacy for adding or removing one image, over all steps of a run:
+Algorithm 1 of "Deep Learning with Differential Privacy". Gradients, clipping, noise and accounting are Opacus's. With
+augmentation multiplicity K (De et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification
+through Scale", section 3.2), what is clipped is the mean gradient of K augmented copies, so an image still counts once.
+
+What the guarantee does not cover: the seed that draws batches and noise has to stay secret, and settings tuned on the
+same images cost privacy that nobody counts.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from opacus.accountants import RDPAccountant
+from opacus.accountants.utils import get_noise_multiplier
+from opacus.grad_sample import GradSampleHooks
+from opacus.optimizers import DPOptimizer
+from opacus.validators import ModuleValidator
+from torch import Tensor, nn, optim
+
+from tier.config import Augmentation, DpSgd, Train
+from tier.defenses.augmentation import augment
+from tier.defenses.base import Defense, Terms
+from tier.models.blocks import Normalize
+from tier.runtime import as_pixels, generator
+
+ORDERS = [1.001, 1.002, 1.005, *(1 + x / 100 for x in range(1, 10)), *(1 + x / 10 for x in range(1, 100))]
+ORDERS += [*range(12, 64), 80, 96, 128, 256]
+"""Renyi orders over which epsilon is the least: Opacus's own, with some nearer to 1 for an epsilon of hundreds, and
+larger ones for an epsilon below 1."""
+
+HELD = 1 << 27  # values of per-image gradients held at once (512 MB); how many images that is depends on the net
+
+
+class DpSgdDefense(Defense):
+    """DP-SGD inside the training loop; the loop's own gradient is nothing, the noisy one is made here.
+
+    Weight decay stays as it is: it looks at the weights only, which are private already. The loop's gradient clipping
+    is off, because it would come after the noise; so is bf16, in which a gradient's norm is only good to three digits.
+    `augmentation` is T, applied here to each copy.
+    """
+
+    def __init__(self, config: DpSgd, augmentation: Augmentation | None = None) -> None:
+        super().__init__(None)
+        if config.multiplicity > 1 and augmentation is None:
+            raise ValueError("defense.dpsgd.multiplicity above 1 needs an augmentation: the copies would be equal")
+        self.config = config
+        self.transform = augmentation
+        self._train: Train | None = None
+        self._told: dict[str, float] = {}
+
+    def settings(self, train: Train) -> Train:
+        """The training's settings with those of DP-SGD in their place; kept, since the noise depends on them."""
+        own = {name: getattr(self.config, name) for name in ("batch_size", "learning_rate", "optimizer", "momentum")}
+        changes = {name: value for name, value in own.items() if value is not None}
+        self._train = train.model_copy(update={**changes, "precision": "fp32", "gradient_clip": None})
+        return self._train
+
+    def prepare(
+        self, model: nn.Module, optimizer: optim.Optimizer, data: Any
+    ) -> tuple[nn.Module, optim.Optimizer, Any]:
+        """The same model, pixels shifted and scaled alike for any data, and its optimizer under Opacus's.
+
+        Raises ValueError for a net that mixes the images of a batch and for a delta that would be no protection, and
+        RuntimeError when `settings` has not been asked first.
+        """
+        if self._train is None:
+            raise RuntimeError("the noise of DP-SGD depends on the training's settings: call settings() first")
+        _refuse_mixing(model)
+        _forget_pixels(model)
+        members, size = len(data.members), min(self._train.batch_size, len(data.members))
+        if self.config.delta >= 1 / members:
+            raise ValueError(
+                f"defense.dpsgd.delta is {self.config.delta:g}, but with {members:,} members anything from "
+                f"{1 / members:g} up would allow one of them to be published outright; set it below that"
+            )
+        rate = size / members
+        steps = self._train.epochs * steps_per_epoch(members, size)
+        noise = self.config.noise
+        if noise is None:
+            noise = noise_for(self.config.epsilon, self.config.delta, rate, steps)
+        self._optimizer = _NoisySum(
+            optimizer, noise_multiplier=noise, max_grad_norm=self.config.clip, expected_batch_size=size
+        )
+        self._told = {"delta": self.config.delta, "noise_multiplier": noise, "clip": self.config.clip}
+        self._told |= {"sample_rate": rate, "steps": steps}
+        if noise > 0:
+            self._told["epsilon"] = epsilon_of(noise, self.config.delta, rate, steps)
+        self._seed, self._epoch = self._train.seed, -1
+        return model, self._optimizer, data
+
+    def batches(self, count: int, size: int, draw: torch.Generator) -> list[Tensor]:
+        """Poisson sampling: each member is in each batch with probability size / count; a batch may be empty."""
+        steps = steps_per_epoch(count, size)
+        chosen = torch.rand(steps, count, generator=draw, dtype=torch.float64) < size / count
+        return [row.nonzero().squeeze(1) for row in chosen]
+
+    def begin(self, index: Tensor, epoch: int) -> None:
+        """Noise and copies of an epoch come from generators of their own, so that a resumed run draws the same."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            where = self._optimizer.params[0].device
+            self._optimizer.generator = generator("privacy", self._seed, epoch, on=where)
+            self._copies = generator("augmentation", self._seed, epoch)
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, epoch: int) -> Terms:
+        """The mean cross-entropy over images and copies, 0 for an empty batch; as a side effect, the clipped sum.
+
+        The value has no graph: its backward does nothing. The images go through the net in pieces, so that memory does
+        not grow with the batch.
+        """
+        weights = self._optimizer.params
+        for weight in weights:
+            weight.summed_grad = torch.zeros_like(weight)
+        piece = max(1, HELD // (self.config.multiplicity * sum(weight.numel() for weight in weights)))
+        total = x.new_zeros(())
+        with per_image_gradients(model):
+            for start in range(0, len(x), piece):
+                total += self._add(model, x[start : start + piece], y[start : start + piece])
+        mean = (total / max(1, len(x))).requires_grad_()
+        return {"loss": mean, "ce": mean}
+
+    def _add(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Add the clipped gradients of some images to the batch's sum; returns the sum of their losses."""
+        copies = self.config.multiplicity
+        rows = x.repeat_interleave(copies, 0)  # (B * K, C, H, W), the copies of an image next to each other
+        if self.transform is not None:
+            rows = augment(rows, self.transform, self._copies)
+        leaf = as_pixels(rows).detach().requires_grad_()
+        loss = F.cross_entropy(model(leaf).float(), y.repeat_interleave(copies), reduction="sum")
+        torch.autograd.grad(loss, leaf)  # runs Opacus's hooks; asking for the weights' sum too would cost a third more
+        for weight in self._optimizer.params:
+            weight.grad_sample = weight.grad_sample.unflatten(0, (len(x), copies)).mean(1)  # (B, ...)
+        self._optimizer.clip_and_accumulate()
+        for weight in self._optimizer.params:
+            weight.grad_sample = None
+        return loss.detach() / copies
+
+    def figures(self) -> dict[str, float]:
+        """epsilon (not without noise: there is none), delta, noise_multiplier, clip, sample_rate and steps."""
+        return dict(self._told)
+
+
+class _NoisySum(DPOptimizer):
+    """Opacus's optimizer, whose clipped sum is complete before the loop clears gradients and takes its step."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.original_optimizer.zero_grad(set_to_none)
+
+    def pre_step(self, closure: Any = None) -> bool:
+        self.add_noise()
+        for weight in self.params:
+            weight.grad /= self.expected_batch_size  # not the batch's own size, which would tell how many were drawn
+            weight.summed_grad = None
+        return True
+
+
+class _Hooks(GradSampleHooks):
+    """Opacus's hooks, given every input laid out row by row.
+
+    Opacus 1.6 strides through a convolution's input as if it were (`unfold2d`), and for one laid out channels last, as
+    the loop's are, it silently returns other numbers than the gradient.
+    """
+
+    def capture_activations_hook(self, module: nn.Module, forward_input: Sequence[Tensor], output: Tensor) -> None:
+        rows = [x.clone(memory_format=torch.contiguous_format) for x in forward_input]
+        super().capture_activations_hook(module, rows, output)
+
+
+@contextmanager
+def per_image_gradients(model: nn.Module) -> Iterator[None]:
+    """Backward passes leave each row's own gradient in `weight.grad_sample`; nothing stays on the model afterwards."""
+    hooks = _Hooks(model, loss_reduction="sum")
+    try:
+        yield
+    finally:
+        hooks.cleanup()
+        for module in model.modules():
+            module.__dict__.pop("activations", None)
+
+
+def steps_per_epoch(count: int, size: int) -> int:
+    """How many batches an epoch has: so many that each member is drawn once on average."""
+    return max(1, round(count / size))
+
+
+@lru_cache(maxsize=64)  # seconds each, and the same for every seed and reference model
+def noise_for(epsilon: float | None, delta: float, rate: float, steps: int) -> float:
+    """The least noise multiplier whose steps cost at most `epsilon` at `delta`, to 0.1 % of it, by Renyi accounting."""
+    tolerance = 1e-3 * (epsilon or 0.0)
+    return float(
+        get_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=delta,
+            sample_rate=rate,
+            steps=steps,
+            epsilon_tolerance=tolerance,
+            alphas=ORDERS,
+        )
+    )
+
+
+def epsilon_of(noise: float, delta: float, rate: float, steps: int) -> float:
+    """What `steps` steps of a noise multiplier cost at `delta`, each image drawn with probability `rate`.
+
+    Renyi divergences of the sampled Gaussian mechanism (Mironov et al. 2019), converted as by Balle et al. 2020.
+    """
+    accountant = RDPAccountant()
+    accountant.history = [(noise, rate, steps)]
+    return float(accountant.get_epsilon(delta, alphas=ORDERS))
+
+
+def _refuse_mixing(model: nn.Module) -> None:
+    mode = model.training
+    errors = ModuleValidator.validate(model.train())
+    model.train(mode)
+    if errors:
+        raise ValueError(
+            f"DP-SGD needs a net that looks at each image by itself, with GroupNorm (model.norm = group): {errors[0]}"
+        )
+
+
+def _forget_pixels(model: nn.Module) -> None:
+    """The members' own mean and spread of pixels would be published without noise; usual values take their place."""
+    for module in model.modules():
+        if isinstance(module, Normalize):
+            module.mean.fill_(0.5)
+            module.std.fill_(0.25)
