@@ -497,8 +497,10 @@ class Battery(Config):
     # trained on random halves of the target's images, in complementary pairs; six leave two on either side of each
     # image when one of them is taken for the target
     references: int = Field(16, ge=6, multiple_of=2)
-    queries: int = Field(1, ge=1)  # lira, rmia: views of an image that models are asked about, the plain one first
-    seed: int = Field(0, ge=0)  # of the other views, which are under T
+    # lira, rmia, of a target trained with T: views of an image that models are asked about, first the plain one, then
+    # under T; models trained without T do not remember such views, and are asked about the plain image alone
+    queries: int = Field(8, ge=1)
+    seed: int = Field(0, ge=0)  # of the other views
     variance: Literal["fixed", "per_image"] = "fixed"  # lira_online: one for all images, or each image's own
     # variance per_image: references on a side from which that beats a shared one (Carlini et al. 2022 find 64 in all)
     enough: int = Field(32, ge=3)

@@ -1094,8 +1094,8 @@ def _battery(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
     exposure = lira.exposure(*target.need("reference_phi", "reference_in"))
     frame = rows[["index", "member", "label"]].assign(exposure=exposure)
     output = of.output if e.explain.name == "gradient" else None
-    notes = _size_notes(member, shadow_member, target.need("reference_in")[0])
-    metrics: dict[str, Any] = {"vulnerable_decile": {}, "canaries": {}, "output": output, "notes": notes}
+    metrics: dict[str, Any] = {"vulnerable_decile": {}, "canaries": {}, "output": output, "queries": _queries(e)}
+    metrics["notes"] = _size_notes(member, shadow_member, target.need("reference_in")[0])
     canary = _canaries(e, rows["index"].to_numpy())
     for name in (name for name in ATTACKS if name != "agp"):
         context.step(f"attacking ({name})")(0.0)
@@ -1194,7 +1194,7 @@ def _with_references(
         for run in (e, own, *runs):
             model = model_of(store, run, context)
             for kept, images in zip(said, asked, strict=True):
-                kept.append(_finite(signals.log_odds(model, *images, e.battery.queries, _view(e))))
+                kept.append(_finite(signals.log_odds(model, *images, _queries(e), _view(e))))
             step(len(said[0]) / (len(runs) + 2))
     tables = [ensure(store, "train", run, context, ["samples.parquet"]).frame("samples.parquet") for run in runs]
     inside = np.stack([table.set_index("index").loc[rows, "member"].to_numpy(bool) for table in tables])
@@ -1210,6 +1210,11 @@ def _with_references(
             population_phi=others[1, outside], population_reference_phi=half[:, outside],
         ),
     )  # fmt: skip
+
+
+def _queries(e: Experiment) -> int:
+    """How many views of an image are asked about: models trained without T do not remember any but the image."""
+    return e.battery.queries if e.defense.augments else 1
 
 
 def _view(e: Experiment) -> Callable[["Tensor", int, int], "Tensor"]:
@@ -1370,7 +1375,7 @@ STAGES: dict[str, Stage] = {
     "battery": Stage(
         2,
         lambda e: {
-            "battery": e.battery.canonical(e.explain.name).changed(),
+            "battery": e.battery.canonical(e.explain.name, e.defense.augments).changed(),
             "attack": Attack(seed=e.attack.seed, holdout=e.attack.holdout).changed(),  # which rows teach
             "audit": e.audit.changed(),
             "explain": e.explain.changed(),

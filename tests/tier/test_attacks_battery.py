@@ -236,13 +236,12 @@ class TestVariancePerImage:
         assert own.threshold != fixed.threshold
 
     def test_what_does_not_act_leaves_the_settings_equal(self) -> None:
-        plain = Battery()
-        idle = Battery(enough=20, seed=4, output="logit", queries=1)
-        assert idle.canonical("lime") == Battery(queries=1)
-        assert idle.canonical("gradient").output == "logit"
-        assert Battery(queries=2, seed=4).canonical("lime").seed == 4
-        assert Battery(variance="per_image", enough=8).canonical("gradient").enough == 8
-        assert plain.canonical("gradient") == plain
+        idle = Battery(enough=20, seed=4, output="logit", queries=3)
+        assert idle.canonical("lime", augments=False) == Battery()
+        assert idle.canonical("gradient", augments=False) == Battery(output="logit")
+        assert idle.canonical("lime", augments=True) == Battery(seed=4, queries=3)
+        assert Battery(queries=1, seed=4).canonical("lime", augments=True) == Battery(queries=1)
+        assert Battery(variance="per_image", enough=8).canonical("gradient", augments=True).enough == 8
 
 
 class TestRefusals:

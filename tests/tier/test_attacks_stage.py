@@ -52,37 +52,44 @@ def test_both_classifiers_learn_from_the_same_rows_in_the_same_order(
 
 
 def test_every_setting_that_acts_changes_the_key_and_no_other_does(store: Store) -> None:
-    e = experiment.pin(store, quick(), load=True)
+    def key(**settings: Any) -> str:
+        e = attacked(**{name.replace("__", "."): value for name, value in settings.items()})
+        return experiment.key("battery", experiment.pin(store, e, load=True))
+
     acting = {
-        "battery.output": "logit", "battery.queries": 3, "battery.references": 8, "battery.mode": "online",
-        "battery.gamma": 1.5, "battery.a": 0.5, "attack.seed": 1, "attack.holdout": 0.3, "explain.name": "lime",
+        "battery__output": "logit", "battery__queries": 3, "battery__references": 8, "battery__mode": "online",
+        "battery__gamma": 1.5, "battery__a": 0.5, "battery__seed": 4, "attack__seed": 1, "attack__holdout": 0.3,
+        "explain__name": "lime",
     }  # fmt: skip
-    keys = {experiment.key("battery", e.set({"battery.queries": 1} | {name: value})) for name, value in acting.items()}
-    plain = experiment.key("battery", e.set({"battery.queries": 1}))
-    assert len(keys | {plain}) == len(acting) + 1
-    assert experiment.key("battery", e.set({"battery.queries": 1, "battery.enough": 9, "battery.seed": 4})) == plain
-    lime, asking = e.set({"explain.name": "lime"}), e.set({"battery.queries": 2})
-    assert experiment.key("battery", lime.set({"battery.output": "logit"})) == experiment.key("battery", lime)
-    assert experiment.key("battery", asking.set({"battery.seed": 4})) != experiment.key("battery", asking)
-    own = asking.set({"battery.variance": "per_image", "battery.enough": 3})
-    assert experiment.key("battery", own) != experiment.key("battery", asking)
+    keys = {key(**{name: value}) for name, value in acting.items()}
+    assert len(keys | {key()}) == len(acting) + 1
+    assert key(battery__variance="per_image", battery__enough=3) not in keys | {key()}
+    assert key(battery__enough=9) == key()
+    assert key(battery__queries=1, battery__seed=4) == key(battery__queries=1)
+    assert key(explain__name="lime", battery__output="logit") == key(explain__name="lime")
+    plain = {"defense__name": "none"}
+    assert key(**plain, battery__queries=3, battery__seed=4) == key(**plain)
 
 
 class TestQueries:
-    def test_one_asks_about_the_image_alone(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(augmentation, "augment", lambda *a: pytest.fail("no other view was asked for"))
-        e = quick(**{"battery.queries": 1})
-        frame = experiment.ensure(store, "battery", e).frame("scores.parquet")
+    @pytest.mark.parametrize("e", [quick(), attacked(**{"battery.queries": 1})], ids=["without T", "one"])
+    def test_may_be_the_image_alone(self, store: Store, monkeypatch: pytest.MonkeyPatch, e: Any) -> None:
+        for run in (e, experiment.shadow(e, True), *(experiment.reference(e, number) for number in range(6))):
+            experiment.ensure(store, "train", run)  # with T, where that is used
+        monkeypatch.setattr(augmentation, "augment", lambda *a: pytest.fail("another view was asked for"))
+        found = experiment.ensure(store, "battery", e)
+        assert found.metrics["queries"] == 1
+        frame = found.frame("scores.parquet")
         runs = [e, *(experiment.reference(e, number) for number in range(6))]
         tables = [experiment.ensure(store, "train", run).frame("samples.parquet").set_index("index") for run in runs]
-        log_p, inside = (
-            np.stack([t.loc[frame["index"], name] for t in tables]) for name in ("log_confidence", "member")
-        )
+        log_p = np.stack([table.loc[frame["index"], "log_confidence"] for table in tables])
+        inside = np.stack([table.loc[frame["index"], "member"] for table in tables])
         phi = log_p - np.log(-np.expm1(log_p))
         expected = lira.offline(phi[0], phi[1:], inside[1:].astype(bool))
         np.testing.assert_allclose(frame["lira_offline"], expected, rtol=1e-6, atol=1e-9)
 
     def test_all_models_are_asked_the_same(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = experiment.ensure(store, "battery", attacked(**{"battery.queries": 1})).frame("scores.parquet")
         asked: dict[int, set[bytes]] = {}
         honest = augmentation.augment
 
@@ -92,23 +99,20 @@ class TestQueries:
             return views
 
         monkeypatch.setattr(augmentation, "augment", spy)
-        e = quick(**{"battery.queries": 3})
-        found = experiment.ensure(store, "battery", e)
+        found = experiment.ensure(store, "battery", attacked(**{"battery.queries": 3}))
+        assert found.metrics["queries"] == 3
+        frame = found.frame("scores.parquet")
         assert len(asked) == 2  # the target's images and the shadow's, each a batch
         assert [len(views) for views in asked.values()] == [2, 2]  # of eight models, two views beside the image
-        frame, plain = (r.frame("scores.parquet") for r in (found, experiment.ensure(store, "battery", quick(**ONE))))
         for name in set(ATTACKS) - {"agp"}:
             changed = (frame[name] != plain[name]).any()
             assert changed == (name in ("lira_offline", "lira_online", "rmia")), name
 
 
-ONE = {"battery.queries": 1}
-
-
 class TestExplanation:
     def test_of_the_gradient_both_outputs_can_be_had(self, store: Store) -> None:
         found = {
-            output: experiment.ensure(store, "battery", quick(**ONE, **{"battery.output": output}))
+            output: experiment.ensure(store, "battery", quick(**{"battery.output": output}))
             for output in ("probability", "logit")
         }
         for output, result in found.items():
@@ -123,7 +127,7 @@ class TestExplanation:
 
     @pytest.mark.parametrize("explainer", ["gradcam", "vargrad"])
     def test_of_another_explainer_the_map_is_used(self, store: Store, explainer: str) -> None:
-        e = quick(**ONE, **{"explain.name": explainer})
+        e = quick(**{"explain.name": explainer})
         found = experiment.ensure(store, "battery", e)
         assert found.metrics["output"] is None and found.metrics["attribution_l1"]["output"] is None
         maps = experiment.ensure(store, "maps", e).arrays("maps.safetensors")[explainer]
@@ -147,4 +151,4 @@ class TestUnevenSizes:
         assert notes[1].endswith("set split.target_test equal to split.target_train")
 
     def test_even_ones_need_no_note(self, store: Store) -> None:
-        assert experiment.ensure(store, "battery", quick(**ONE)).metrics["notes"] == []
+        assert experiment.ensure(store, "battery", quick()).metrics["notes"] == []

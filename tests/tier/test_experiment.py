@@ -708,7 +708,7 @@ class TestBattery:
         from tier.attacks import ATTACKS, gap, lira
         from tier.metrics import FIGURES, auc
 
-        e = attacked()
+        e = attacked(**{"battery.queries": 1})
         found = experiment.ensure(store, "battery", e)
         frame = found.frame("scores.parquet")
         trained = experiment.ensure(store, "train", e).frame("samples.parquet")
