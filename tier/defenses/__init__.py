@@ -35,6 +35,12 @@ def _of(kind: Callable[[Any, config.Augmentation | None], Defense]) -> Callable[
     return made
 
 
+def _private(settings: config.Defense) -> Defense:
+    from tier.defenses.dpsgd import DpSgdDefense  # here: Opacus takes a second to import
+
+    return DpSgdDefense(settings.dpsgd, settings.augmentation if settings.augments else None)
+
+
 REGISTRY: dict[str, Callable[[config.Defense], Defense]] = {
     "none": _plain,
     "augmentation": _plain,
@@ -46,6 +52,8 @@ REGISTRY: dict[str, Callable[[config.Defense], Defense]] = {
     "confidence_penalty": _of(ConfidencePenaltyDefense),
     "distillation": _of(DistillationDefense),
     "ensemble_partition": _of(EnsemblePartitionDefense),
+    "dpsgd_eps100": _private,
+    "dpsgd_tuned": _private,
     "memguard": _of(MemGuardDefense),
 }
 
