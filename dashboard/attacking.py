@@ -150,7 +150,7 @@ def stored(view: View) -> bool:
 def missing(view: View) -> dict[str, Experiment]:
     """The attacks with the explainer chosen that are not stored, by name."""
     return {
-        f"{words.label(model)}, {who}": view.experiment(model, who)
+        f"{words.label(model)} ({who})": view.experiment(model, who)
         for model, who in view.attackers
         if view.scores(model, who) is None
     }
@@ -296,7 +296,8 @@ def _verdicts(view: View, model: str, who: str) -> pd.DataFrame | None:
 def result(view: View) -> None:
     """Transfer and adaptive side by side, and both curves on log-log axes."""
     if not stored(view):
-        return  # the top of the page says so
+        st.caption("There is no attack with this explainer to show.")
+        return
     st.subheader("Does knowing the defense help?", anchor=False)
     metric = choose_metric()
     rows = _side_by_side(view, metric)
@@ -496,7 +497,7 @@ def _worth(view: View, model: str, worth: pd.DataFrame, settings: str) -> None:
     components.chart(
         figures.attack_dots(
             rows, "What each feature is worth", f"largest first; {below}<br>dotted: costs nothing",
-            "right guesses of 100 lost when it is shuffled", 0.0,
+            "guesses of 100 lost without it", 0.0,
         ),
         worth[["feature", "order", "level", "importance", "low", "high"]],
         name=f"attack_importance_{view.explainer}_{model}", takeaway=attack_words.importance(worth),

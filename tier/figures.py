@@ -6,13 +6,14 @@ their ends, so that no figure depends on a legend. Shaded bands are 95 % bootstr
 otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 GREY = "#808080"  # 3.9:1 on white and 4.6:1 on the dark ground
@@ -34,6 +35,8 @@ class Style:
 
 GLYPHS = {  # a marker as text: filled for members, open for non-members
     "circle": "●○", "square": "■□", "triangle-up": "▲△", "diamond": "◆◇", "cross": "✚✛", "star": "★☆", "x": "✖✕",
+    "triangle-down": "▼▽", "triangle-left": "◀◁", "triangle-right": "▶▷", "pentagon": "⬟⬠", "hexagon": "⬢⬡",
+    "star-diamond": "✦✧", "triangle-ne": "◥◹", "bowtie": "⧓⋈", "hexagram": "✶✡",
 }  # fmt: skip
 
 STYLES: dict[str, Style] = {
@@ -42,7 +45,20 @@ STYLES: dict[str, Style] = {
     "tier_reg": Style("TIER Reg-only", "#CC79A7", "triangle-up"),
     "tier_full": Style("TIER Full", "#0072B2", "diamond"),
     "control": Style("Second seed", "#E69F00", "cross"),
+    # the rivals share what is left of the palette and are told apart by marker and name: orange for noise and for
+    # several models in one, sky blue for other ways to train a single one
+    "dpsgd_eps100": Style("DP-SGD, paper", "#E69F00", "triangle-down"),
+    "dpsgd_tuned": Style("DP-SGD, tuned", "#E69F00", "triangle-left"),
+    "memguard": Style("MemGuard", "#E69F00", "pentagon"),
+    "ensemble_partition": Style("Ensemble partition", "#E69F00", "hexagon"),
+    "distillation": Style("Distillation", "#E69F00", "star-diamond"),
+    "early_stopping": Style("Early stopping", "#56B4E9", "triangle-right"),
+    "label_smoothing": Style("Label smoothing", "#56B4E9", "triangle-ne"),
+    "relaxloss": Style("RelaxLoss", "#56B4E9", "bowtie"),
+    "confidence_penalty": Style("Confidence penalty", "#56B4E9", "hexagram"),
 }
+
+GUIDE = Style("", GREY, "circle")
 
 EXPLAINERS: dict[str, str] = {
     "gradient": "Gradient", "smoothgrad": "SmoothGrad", "vargrad": "VarGrad", "gradcam": "Grad-CAM",
@@ -380,25 +396,37 @@ def training(events: pd.DataFrame, model: str, epochs: int | None = None) -> go.
     return _finish(figure, height, 165)
 
 
+AXES = {
+    "audit": "leak: balanced accuracy of the stronger attack",
+    "balanced_accuracy": "leak: balanced accuracy of the best attack",
+    "auc": "leak: AUC of the best attack",
+}
+"""What the leak on the upright axis of `leak` is."""
+
+
 def leak(
-    points: pd.DataFrame, paths: pd.DataFrame, frontier: pd.DataFrame, chosen: pd.DataFrame | None = None
-) -> go.Figure:
+    points: pd.DataFrame, paths: pd.DataFrame, frontier: pd.DataFrame, chosen: pd.DataFrame | None = None,
+    trails: pd.DataFrame | None = None, axis: str = "audit", height: int = 620,
+) -> go.Figure:  # fmt: skip
     """Test accuracy against leak: every run, the early-stopping paths, and the least leak at each accuracy.
 
-    `points`: model, text (for the hover), test_accuracy, leak, low, high (null where unknown), headline (bool);
-    `paths`: model, seed, epoch, test_accuracy, leak, in order of epochs; `frontier`: test_accuracy, leak, both rising;
-    `chosen`: rows like `points`, ringed.
+    `points`: model, text (for the hover), test_accuracy, leak, low, high (null where unknown), headline (bool), and
+    where known test_low, test_high; `paths`: model, seed, epoch, text, test_accuracy, leak, in order of epochs;
+    `frontier`: test_accuracy, leak, both rising; `chosen`: rows like `points`, ringed; `trails` as from
+    `tables.trails`; `axis`: one of AXES. Custom data of points and checkpoints begin with their text.
     """
-    height = 560
     figure = make_subplots(rows=1, cols=1)
     low, high = _axis_range(points["leak"], points["low"], points["high"], paths["leak"], include=[0.5])
     left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"])
     if len(frontier):
         figure.add_trace(_frontier(frontier, left))
+    for trail, part in () if trails is None else trails.groupby("trail", sort=False):
+        figure.add_trace(_trail(part, str(trail)))
     for (model, seed), part in paths.groupby(["model", "seed"], sort=False):  # a line per training run
         figure.add_trace(_stopped(part, style(str(model)), seed))
-    for (model, headline), part in points.groupby(["model", "headline"], sort=False):
-        figure.add_trace(_finished(part, style(str(model)), bool(headline)))
+    for headline in (False, True):  # the headline runs above all others
+        for model, part in points[points["headline"] == headline].groupby("model", sort=False):
+            figure.add_trace(_finished(part, style(str(model)), headline))
     if chosen is not None and len(chosen):
         figure.add_trace(
             go.Scatter(
@@ -406,13 +434,20 @@ def leak(
                 marker={"symbol": "circle-open", "size": 24, "color": GREY, "line": {"width": 3, "color": GREY}},
             )
         )  # fmt: skip
-    _name_groups(figure, points, paths, frontier, _Panel(1, height - TOP - BOTTOM, low, high))
+    key = [f'<span style="color:{GREY}">━</span> {FRONTIER}', "bars: 95 % intervals"]
+    key += ["small: other settings"] if not points["headline"].all() else []
+    key += ["thin lines: one strength varied"] if trails is not None and len(trails) else []
+    key += ["lines with dots: early stopping"] if len(paths) else []
+    below = "<br>".join(", ".join(key[start : start + 2]) for start in range(0, len(key), 2))
+    top = TOP + LABEL_PIXELS * below.count("<br>")
+    plane = _Plane(left, right, low, high, height - top - BOTTOM)
+    _name_groups(figure, points, paths, plane)
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
-    below = "bars: 95 % interval of a run; coloured lines: early stopping; grey line: frontier"
     _heading(figure, "Up: leaks more. Right: more accurate", below, 1)
-    figure.update_yaxes(range=[low, high], title="leak: balanced accuracy of the stronger attack")
+    figure.update_yaxes(range=[low, high], title=AXES[axis])
     figure.update_xaxes(range=[left, right], title="test accuracy", showgrid=True)
-    return _finish(figure, height).update_layout(hovermode="closest", dragmode="zoom")
+    _finish(figure, height, right=16).update_layout(margin={"t": top, "l": 56})
+    return figure.update_layout(hovermode="closest", dragmode="zoom").update_traces(selected={}, unselected={})
 
 
 def _frontier(frontier: pd.DataFrame, left: float) -> go.Scatter:
@@ -424,50 +459,208 @@ def _frontier(frontier: pd.DataFrame, left: float) -> go.Scatter:
     )  # fmt: skip
 
 
+def _trail(part: pd.DataFrame, name: str) -> go.Scatter:
+    """One defense's way through the plane as a strength rises; the points on it are drawn by themselves."""
+    return go.Scatter(
+        x=part["test_accuracy"], y=part["leak"], mode="lines", name=name, hoverinfo="skip",
+        line={"color": rgba(style(str(part["model"].iloc[0])).colour, 0.7), "width": 1},
+    )  # fmt: skip
+
+
 def _stopped(part: pd.DataFrame, look: Style, seed: object) -> go.Scatter:
     """One training run's accuracy and leak, checkpoint by checkpoint."""
     return go.Scatter(
         x=part["test_accuracy"], y=part["leak"], mode="lines+markers", name=f"{look.label}, stopped early",
         line={"color": look.colour, "width": 1.5, "shape": "linear"},
-        marker={"size": 5, "symbol": "circle", "color": look.colour}, customdata=part[["epoch"]],
-        hovertemplate=f"{look.label}, stopped after epoch %{{customdata[0]}}, seed {seed}{_NUMBERS}",
+        marker={"size": 5, "symbol": "circle", "color": look.colour}, customdata=part[["text", "epoch"]],
+        hovertemplate=f"{look.label}, stopped after epoch %{{customdata[1]}}, seed {seed}{_NUMBERS}",
     )  # fmt: skip
 
 
 def _finished(part: pd.DataFrame, look: Style, headline: bool) -> go.Scatter:
     """Finished runs of one model; the headline ones larger and with their intervals."""
+    bars = {"type": "data", "color": rgba(look.colour, 0.5), "thickness": 1.2, "width": 3, "visible": headline}
+    wide = (part["test_high"] - part["test_accuracy"], part["test_accuracy"] - part["test_low"])
     return go.Scatter(
         x=part["test_accuracy"], y=part["leak"], mode="markers", name=look.label,
-        error_y={
-            "type": "data", "array": part["high"] - part["leak"], "arrayminus": part["leak"] - part["low"],
-            "color": rgba(look.colour, 0.5), "thickness": 1.2, "width": 3, "visible": headline,
-        },
+        error_y=bars | {"array": part["high"] - part["leak"], "arrayminus": part["leak"] - part["low"]},
+        error_x=bars | {"array": wide[0], "arrayminus": wide[1]},
         marker={
             "symbol": look.symbol, "size": 13 if headline else 8, "color": look.colour,
             "opacity": 0.95 if headline else 0.75, "line": {"width": 1 if headline else 0, "color": "white"},
         },
-        customdata=part[["text"]], hovertemplate=f"%{{customdata[0]}}{_NUMBERS}",
+        customdata=part[["text", "low", "high", "test_low", "test_high"]],
+        hovertemplate="%{customdata[0]}<br>test accuracy %{x:.3f} (%{customdata[3]:.3f} to %{customdata[4]:.3f})<br>"
+        "leak %{y:.3f} (%{customdata[1]:.3f} to %{customdata[2]:.3f})<extra></extra>",
     )  # fmt: skip
 
 
-def _name_groups(
-    figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, frontier: pd.DataFrame, panel: _Panel
-) -> None:
-    """Write each group's name in the right margin, level with its mean, behind the group's own marker."""
-    names = [(0.5, "┈ guessing (0.5)")]
-    if len(frontier):
-        names.append((float(frontier["leak"].iloc[-1]), f'<span style="color:{GREY}">━</span> {FRONTIER}'))
+@dataclass(frozen=True)
+class _Plane:
+    """The ranges of a plane and the height of its plot in pixels; its width is the window's."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+    pixels: float
+
+    def at(self, x: float, y: float, width: float) -> tuple[float, float]:
+        """A point in pixels from the upper left corner, in a plot of that width."""
+        across, up = (x - self.left) / (self.right - self.left), (y - self.low) / (self.high - self.low)
+        return across * width, (1 - up) * self.pixels
+
+
+def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, plane: _Plane) -> None:
+    """Write each group's name beside its headline runs, behind its own marker, where it covers no other name."""
+    names = []
     for model, part in points.groupby("model", sort=False):
-        look, shown = style(str(model)), part[part["headline"]] if part["headline"].any() else part
-        names.append((float(shown["leak"].mean()), f"{glyph(look)} {look.label}"))
+        shown = part[part["headline"]] if part["headline"].any() else part
+        look, middle = style(str(model)), shown[["test_accuracy", "leak"]].mean()
+        names.append((float(middle["test_accuracy"]), float(middle["leak"]), look, look.label))
     for model, part in paths[~paths["model"].isin(points["model"])].groupby("model", sort=False):
-        look = style(str(model))
-        names.append((float(part["leak"].iloc[-1]), f"{glyph(look)} {look.label}, stopped early"))
-    gap = (panel.high - panel.low) * LABEL_PIXELS * 1.2 / panel.pixels
-    for place, (_, text) in zip(spread([n[0] for n in names], gap, panel.low, panel.high), names, strict=True):
+        look, last = style(str(model)), part.iloc[-1]
+        names.append((float(last["test_accuracy"]), float(last["leak"]), look, f"{look.label}, stopped early"))
+    names = [name for name in names if np.isfinite(name[0] + name[1])]
+    for (x, y, look, text), (across, down) in zip(names, _free_places(names, plane), strict=True):
         figure.add_annotation(
-            x=1.01, xref="paper", y=place, text=text, xanchor="left", showarrow=False, font={"size": FONT_PIXELS},
+            x=x, y=y, ax=across, ay=down, axref="pixel", ayref="pixel", text=f"{glyph(look)} {text}", showarrow=True,
+            arrowhead=0, arrowwidth=1, arrowcolor=rgba(look.colour, 0.8), standoff=6, font={"size": FONT_PIXELS},
         )  # fmt: skip
+    figure.add_annotation(
+        x=0, xref="x domain", y=0.5, text="guessing", xanchor="left", yanchor="bottom", showarrow=False,
+        font={"size": FONT_PIXELS},
+    )  # fmt: skip
+
+
+WIDTHS = (290.0, 620.0, 1000.0)  # of the plot, on a phone, in a small and a large window
+_LETTER_PIXELS, _LINE_PIXELS = 7.2, 10  # mean width of a letter, half the height of a line
+
+
+def _free_places(names: Sequence[tuple[float, float, Style, str]], plane: _Plane) -> list[tuple[float, float]]:
+    """For each name at (x, y) the middle of its text, in pixels from its point.
+
+    Of places around the point it takes the one at which, in plots of each of WIDTHS, it covers the fewest names and
+    points and leaves the plot least, the nearest first.
+    """
+    at = [[plane.at(x, y, width) for x, y, _, _ in names] for width in WIDTHS]
+    taken = [[_box(x, y, 8, 8) for x, y in places] for places in at]
+    found = []
+    for i, (_, _, _, text) in enumerate(names):
+        half = (len(text) + 2.5) * _LETTER_PIXELS / 2
+
+        def cost(place: tuple[float, float, float], i: int = i, half: float = half) -> float:
+            across, down, reach = place
+            total = reach * 0.5
+            for width, places, boxes in zip(WIDTHS, at, taken, strict=True):
+                box = _box(places[i][0] + across, places[i][1] + down, half, _LINE_PIXELS)
+                total += _outside(box, width, plane.pixels) + sum(_overlap(box, other) for other in boxes)
+            return total
+
+        across, down, _ = min(_around(half), key=cost)
+        found.append((across, down))
+        for places, boxes in zip(at, taken, strict=True):
+            boxes.append(_box(places[i][0] + across, places[i][1] + down, half, _LINE_PIXELS))
+    return found
+
+
+def _around(half: float) -> Iterator[tuple[float, float, float]]:
+    """Places for a text of width 2 `half` around a point: across, down, and how far away, in pixels."""
+    for reach in (22, 36, 52, 70, 92, 118, 150):
+        for sign in (1, -1):
+            for down in (0, -reach / 2, reach / 2):
+                yield sign * (half + reach - 8), down, reach
+            for shift in (0, 0.7, -0.7):
+                yield shift * half, -sign * reach, reach
+
+
+def _box(x: float, y: float, half: float, tall: float) -> tuple[float, float, float, float]:
+    """Left, top, right, bottom of a box around (x, y)."""
+    return x - half, y - tall, x + half, y + tall
+
+
+def _overlap(first: tuple[float, ...], second: tuple[float, ...]) -> float:
+    """The area that two boxes (left, top, right, bottom) share."""
+    across = min(first[2], second[2]) - max(first[0], second[0])
+    return max(across, 0.0) * max(min(first[3], second[3]) - max(first[1], second[1]), 0.0)
+
+
+def _outside(box: tuple[float, ...], width: float, height: float) -> float:
+    """By how much a box leaves a plot, so weighted that it does so only where it must."""
+    return 50.0 * sum(max(over, 0.0) for over in (-box[0], box[2] - width, -box[1], box[3] - height))
+
+
+def overhead(rows: pd.DataFrame) -> go.Figure:
+    """Seconds per epoch over those of plain training, a line of text per defense, on a logarithmic axis.
+
+    `rows`: model, value, low, high (null where unknown), text (for the hover); the first at the top.
+    """
+    figure = make_subplots(rows=1, cols=1)
+    heights = np.arange(len(rows))[::-1]
+    for (_, row), place in zip(rows.iterrows(), heights, strict=True):
+        look = style(str(row["model"]))
+        figure.add_trace(
+            go.Scatter(
+                x=[row["value"]], y=[place], mode="markers", name=look.label, showlegend=False,
+                error_x={
+                    "type": "data", "array": [row["high"] - row["value"]], "arrayminus": [row["value"] - row["low"]],
+                    "color": look.colour, "thickness": 1.5, "width": 4,
+                },
+                marker={"color": look.colour, "symbol": look.symbol, "size": 11}, customdata=[[row["text"]]],
+                hovertemplate="%{customdata[0]}<extra></extra>",
+            )
+        )  # fmt: skip
+        figure.add_annotation(
+            x=1, xref="x domain", xanchor="left", y=place, text=f"{row['value']:.3g} ×", showarrow=False, xshift=6,
+            font={"size": FONT_PIXELS},
+        )  # fmt: skip
+    labels = [f"{style(str(model)).label} {glyph(style(str(model)))}" for model in rows["model"]]
+    low, high = _axis_range(*(np.log10(rows[name].to_numpy(float)) for name in ("value", "low", "high")), include=[0.0])
+    figure.add_vline(x=1, line={"color": GREY, "width": 1.2, "dash": "dot"})
+    _heading(figure, "Seconds per epoch over plain training", "dotted: as long; bars: 95 % over seeds", 1)
+    figure.update_yaxes(tickvals=heights, ticktext=labels, range=[-0.6, len(rows) - 0.4], automargin=True)
+    _finish(figure, TOP + 28 * max(len(rows), 1) + BOTTOM, right=64).update_layout(hovermode="closest")
+    ticks = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= np.log10(value) <= high]
+    return figure.update_xaxes(
+        type="log", range=[low, high], showgrid=True, title="times the epoch of plain training", tickvals=ticks
+    )
+
+
+def strength_colours(count: int) -> list[str]:
+    """`count` colours from weak to strong: viridis without its ends, which one of the themes would swallow."""
+    places = [0.25 + 0.5 * i / max(count - 1, 1) for i in range(count)]
+    return list(sample_colorscale("Viridis", places, colortype="rgb"))
+
+
+def strength_curves(events: pd.DataFrame) -> go.Figure:
+    """Accuracy over epochs at each lambda (the paper's Fig. S1): new images above, training images below.
+
+    `events`: lambda, epoch, train_accuracy, test_accuracy. Colour is lambda, dashes are non-members as everywhere.
+    """
+    height, gap = 640, 0.17
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=gap)
+    strengths = sorted(events["lambda"].unique())
+    plot = (height - TOP - BOTTOM) * (1 - gap) / 2
+    panels = (
+        ("test_accuracy", "Accuracy on new images", "dashed: non-members", False),
+        ("train_accuracy", "Accuracy on training images", "solid: members", True),
+    )
+    for row, (column, heading, below, member) in enumerate(panels, start=1):
+        panel, ends = _Panel(row, plot, *_axis_range(events[column], include=[0.0])), []
+        for strength, colour in zip(strengths, strength_colours(len(strengths)), strict=True):
+            part = events[(events["lambda"] == strength) & events[column].notna()].sort_values("epoch")
+            look, name = Style("", colour, "circle"), f"lambda {strength:g}"
+            line = _line(part["epoch"], part[column], f"{name}, {_member_text(member)}", look, member)
+            figure.add_trace(line.update(mode="lines"), row=row, col=1)
+            if len(part):
+                swatch = f'<span style="color:{colour}">{"━" if member else "╍"}</span>'
+                ends.append(_End(part["epoch"].iloc[-1], part[column].iloc[-1], name, GUIDE, member, swatch))
+        _label_ends(figure, panel, ends)
+        _heading(figure, heading, below, row)
+        figure.update_yaxes(range=[panel.low, min(panel.high, 1.03)], row=row, col=1)
+    figure.update_xaxes(range=[0, float(events["epoch"].max() if len(events) else 1) + 0.5])
+    figure.update_xaxes(title="epoch", row=2, col=1)
+    return _finish(figure, height, right=110).update_layout(margin={"l": 48})
 
 
 def guess(
@@ -959,6 +1152,9 @@ def attack_scores(scores: pd.DataFrame, model: str, thresholds: dict[str, float]
     return figure
 
 
+_WRAPPED = 20  # letters of a feature's name from which on it takes two lines
+
+
 def reasons(table: pd.DataFrame, model: str) -> go.Figure:
     """What moved one image's attack score, and which way: a bar per feature, the largest at the top.
 
@@ -967,9 +1163,10 @@ def reasons(table: pd.DataFrame, model: str) -> go.Figure:
     look = style(model)
     figure = make_subplots(rows=1, cols=1)
     values = table["contribution"].astype(float)[::-1]
+    names = [text.replace(", ", ",<br>") if len(text) > _WRAPPED else text for text in table["text"]]
     figure.add_trace(
         go.Bar(
-            x=values, y=list(table["text"])[::-1], orientation="h", showlegend=False, width=0.6,
+            x=values, y=names[::-1], orientation="h", showlegend=False, width=0.6,
             marker={"color": [look.colour if value > 0 else rgba(look.colour, 0.35) for value in values],
                     "line": {"color": look.colour, "width": 1}},
             hovertemplate="%{y}: %{x:+.2f}<extra></extra>",
@@ -978,7 +1175,7 @@ def reasons(table: pd.DataFrame, model: str) -> go.Figure:
     figure.update_layout(  # of the whole figure: beside long names the panel is narrower than its heading
         title={
             "text": "<b>What moved the score</b><br>right: towards member, left: away", "x": 0, "xref": "container",
-            "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 8}, "font": {"size": FONT_PIXELS},
+            "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 8}, "font": {"size": FONT_PIXELS, "weight": 400},
         }
     )  # fmt: skip
     figure.add_vline(x=0, line={"color": GREY, "width": 1})

@@ -1,5 +1,6 @@
 """The page Attack: sentences, table, curves, features, other attacks, the slider; what is missing or hostile."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -228,6 +229,7 @@ def test_the_table_holds_every_explainer_and_model_with_intervals(
 ) -> None:
     test = show(view="All explainers", metric=tables.ATTACK_METRICS[metric], beside=["TIER Full", "Augmentation"])
     table = test.dataframe[0].value
+    assert json.loads(test.dataframe[0].proto.columns)["explainer"]["width"] >= 160  # of `Integrated Gradients`
     assert len(table) == 3 * len(figures.EXPLAINERS)
     row = table[(table["explainer"] == "LIME") & (table["model"] == "TIER Full")].iloc[0]
     one = preset.run("tier_full").set({"explain.name": "lime"})

@@ -595,5 +595,7 @@ def test_reasons_point_the_way_they_push_the_largest_at_the_top() -> None:
 
 def test_the_heading_of_reasons_does_not_shrink_with_the_panel() -> None:
     table = pd.DataFrame({"text": ["Confidence, nothing removed"], "contribution": [2.0]})
-    layout = figures.reasons(table, "none").layout
+    figure = figures.reasons(table, "none")
+    layout = figure.layout
+    assert list(figure.data[0].y) == ["Confidence,<br>nothing removed"]  # a third of a page is narrow
     assert layout.title.xref == "container" and "What moved the score" in layout.title.text
