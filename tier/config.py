@@ -87,6 +87,7 @@ class Split(Config):
     canaries: int = Field(0, ge=0)  # target members, and as many non-members, whose label is exchanged for another
     parts: int = Field(1, ge=1)  # the members are dealt into so many parts, on one of which a sub-model is trained ...
     part: int = Field(0, ge=0)  # ... this one; all others of the model's images are then its non-members
+    left_out: bool = False  # it is trained on all parts but this one instead
 
     def sets(self) -> "Split":
         """The settings that decide which image is in which of the four sets."""
@@ -99,15 +100,17 @@ class Split(Config):
 
     def canonical(self) -> "Split":
         """The same training images with the settings that do not act at their default."""
-        changes = {} if self.role == "reference" else {"reference": 0}
+        changes: dict[str, Any] = {} if self.role == "reference" else {"reference": 0}
         if self.role == "shadow":
             changes["canaries"] = 0
         if self.parts == 1:
-            changes["part"] = 0
+            changes |= {"part": 0, "left_out": False}
+        if self.parts == 2 and self.left_out:  # all but one of two is the other
+            changes |= {"part": 1 - self.part, "left_out": False}
         return self.model_copy(update=changes)
 
 
-_OWN = ("role", "reference", "canaries", "parts", "part")
+_OWN = ("role", "reference", "canaries", "parts", "part", "left_out")
 
 
 class Model(Config):
@@ -208,9 +211,10 @@ class Distillation(Config):
 
     temperature: float = Field(2.0, gt=0.0)
     weight: float = Field(1.0, ge=0.0, le=1.0)  # of the teacher's answers, the rest of the labels; 0: off
-    # 1: one teacher of all members; more: each image is taught by those that never saw it. On signs one teacher left a
-    # test accuracy of 0.68 and an audit of 0.80, two 0.40 and 0.55, five 0.30 and 0.54
-    parts: int = Field(2, ge=1)
+    # 1: one teacher of all members; more: as many teachers, each trained on all parts of the members but one, which it
+    # teaches. On signs one teacher left a test accuracy of 0.68 and an audit of 0.80, two 0.40 and 0.55, four 0.48 and
+    # 0.55
+    parts: int = Field(4, ge=1)
 
 
 class EnsemblePartition(Config):
@@ -369,6 +373,7 @@ class Train(Config):
     gradient_clip: float | None = Field(None, gt=0.0)  # largest L2 norm of the gradient
     precision: Literal["fp32", "bf16"] = "fp32"
     threads: int = Field(2, ge=1)  # CPU threads; part of the key because sums depend on it
+    processes: int = Field(1, ge=1)  # that share out each batch, each with so many threads or a GPU of its own
     seed: int = Field(0, ge=0)
 
 
@@ -520,9 +525,10 @@ class Battery(Config):
             )
         return self
 
-    def canonical(self, explainer: ExplainerName) -> "Battery":
-        """The same attacks with every setting that does not act at its default."""
-        idle: dict[str, Any] = {"seed": Battery().seed} if self.queries == 1 else {}
+    def canonical(self, explainer: ExplainerName, augments: bool) -> "Battery":
+        """The same attacks with every setting that does not act at its default; `augments`: the target saw T."""
+        idle: dict[str, Any] = {} if augments and self.queries > 1 else {"seed": Battery().seed}
+        idle |= {} if augments else {"queries": Battery().queries}
         idle |= {"enough": Battery().enough} if self.variance == "fixed" else {}
         idle |= {"output": Battery().output} if explainer != "gradient" else {}
         return self.model_copy(update=idle)
@@ -534,6 +540,43 @@ class Fidelity(Config):
     images: int = Field(500, ge=2)  # members, and as many non-members, that are compared
     second_seed: int | None = Field(None, ge=0)  # of the undefended control; None: the one after the training seed
     shuffle: int = Field(0, ge=0)  # seed of the shuffled pairs
+
+
+Baseline = Literal["black", "mean", "white"]
+Distance = Literal["seuclidean", "euclidean", "cosine"]
+
+
+def _thresholds(values: tuple[float, ...]) -> tuple[float, ...]:
+    if any(not 0 < value <= 1 for value in values):
+        raise ValueError(f"thresholds are shares of the largest distance, above 0 and at most 1; not {values}")
+    return values
+
+
+class Quality(Config):
+    """How faithful maps are to the model (SPEC 7), with the settings of Quantus 0.6 unless a comment says otherwise.
+
+    A feature is one channel of one pixel, so that an RGB image of 32x32 has 3,072.
+    """
+
+    images: int = Field(200, ge=2)  # members, and as many non-members, that are judged; all are one set
+    engine: Literal["fast", "quantus"] = "fast"  # quantus: the reference, on the plain model
+    inference: InferenceKind = "folded"  # fast; a model that cannot be folded is asked in fp32
+    baseline: Baseline = "black"  # what replaces a feature: the image's least, mean or greatest value
+    runs: int = Field(100, ge=3)  # faithfulness correlation
+    subset_size: int = Field(224, ge=1)  # faithfulness correlation: features replaced at a time
+    # faithfulness estimate: features replaced at a time; Quantus has 1, which costs a pass for each feature. A multiple
+    # of the channels takes whole pixels: 32 at a time, 32 passes for an image of 32x32
+    features_in_step: int = Field(96, ge=1)
+    threshold: float = Field(0.6, gt=0.0, le=1.0)  # sufficiency: largest distance of a neighbour, of the set's largest
+    distance: Distance = "seuclidean"  # sufficiency
+    # sufficiency: further thresholds at which its mean is shown
+    thresholds: Annotated[tuple[float, ...], AfterValidator(_thresholds)] = (0.2, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9)
+    seed: int = Field(0, ge=0)  # of the random subsets and the random maps
+
+    def canonical(self) -> "Quality":
+        """The same scores with every setting that does not act at its default."""
+        idle = {"inference": Quality().inference} if self.engine == "quantus" else {}
+        return self.model_copy(update=idle)
 
 
 class Inspect(Config):
@@ -559,6 +602,7 @@ class Experiment(Config):
     attack: Attack = Attack()
     battery: Battery = Battery()
     fidelity: Fidelity = Fidelity()
+    quality: Quality = Quality()
     inspect: Inspect = Inspect()
 
     @property
@@ -594,6 +638,7 @@ class Experiment(Config):
             train=train,
             explain=self.explain.canonical(),
             trajectory=self.trajectory.canonical(),
+            quality=self.quality.canonical(),
             attack=self.attack.canonical(plain=self.defense.canonical(train.epochs).name == "none"),
             divergence=divergence,
         )

@@ -38,7 +38,7 @@ from tier.store import Result, Store
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tier import defenses
+    from tier import defenses, training
     from tier.attacks import agp, battery
     from tier.data import Dataset
     from tier.splits import Membership
@@ -321,6 +321,8 @@ def _part(source: "Dataset", rows: list[np.ndarray], config: Split) -> list[np.n
         raise splits.SplitError(f"there is no part {config.part} of {config.parts}: they are counted from 0")
     groups = source.groups[rows[0]] if config.group_disjoint and source.groups is not None else None
     inside = splits.partition(source.labels[rows[0]], config.seed, config.parts, groups) == config.part
+    if config.left_out:
+        inside = ~inside
     return [rows[0][inside], np.concatenate([rows[0][~inside], rows[1]])]
 
 
@@ -380,7 +382,8 @@ def reference(e: Experiment, number: int) -> Experiment:
 def sources(e: Experiment) -> dict[str, Experiment]:
     """The models that a defense of several models is made from, by name; none for the others.
 
-    MemGuard guards the plainly trained model, a student has it as teacher; sub-models are trained on one part each.
+    MemGuard guards the plainly trained model, a student has it as teacher. With parts, an ensemble's models are trained
+    on one each, a student's teachers on all but one each.
     """
     plain = e.with_(defense=e.defense.plain)
     match e.defense.name:
@@ -394,7 +397,8 @@ def sources(e: Experiment) -> dict[str, Experiment]:
             return {}
     if parts == 1:
         return {"teacher": plain}
-    split = {number: e.split.model_copy(update={"parts": parts, "part": number}) for number in range(parts)}
+    own = {"parts": parts, "left_out": e.defense.name == "distillation"}
+    split = {number: e.split.model_copy(update={**own, "part": number}) for number in range(parts)}
     return {f"part {number}": plain.with_(split=of) for number, of in split.items()}
 
 
@@ -447,8 +451,9 @@ def _warmup(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
 
     problem, _ = model_sets(e.data, e.split)
     state = training.start(problem, e.net, e.train)
-    plain = defenses.build(e.defense.plain)  # the same augmentation, no terms yet
-    state = _fit(store, key("warmup", e), e, problem, state, context, plain, until=e.defense.tier.warmup)
+    plain = e.with_(defense=e.defense.plain)  # the same augmentation, no terms yet
+    made = defenses.build(plain.defense)
+    state = _fit(store, key("warmup", e), plain, problem, state, context, made, until=e.defense.tier.warmup)
     return _state_files(state), {"epochs": state.epoch}
 
 
@@ -464,9 +469,12 @@ def _train(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[s
         figures = training.evaluate(model, problem)
     weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
     acting = events[e.defense.tier.warmup if e.defense.regularizes else 0 :]
+    seconds = float(np.median([event["seconds"] for event in acting]))
+    if not defense.composed:  # else its models' seconds are in the events
+        seconds += sum(ensure(store, "train", run).metrics["seconds_per_epoch"] for run in sources(e).values())
     metrics = figures | {
         "epochs": len(events),
-        "seconds_per_epoch": float(np.median([event["seconds"] for event in acting])),
+        "seconds_per_epoch": seconds,
         "members": len(problem.members),
         "nonmembers": len(problem.nonmembers),
         "classes": problem.classes,
@@ -481,8 +489,9 @@ def _fitted(
     store: Store, e: Experiment, problem: "Problem", defense: "defenses.Defense", context: Context
 ) -> tuple["nn.Module", list[dict[str, Any]]]:
     """A model trained in the loop, and its epochs."""
-    from tier import training
+    from tier import parallel, training
 
+    parallel.refuse(e.defense, e.train.processes)
     if runs := sources(e):
         models, members, seen = _known(store, e, runs, context)
         defense.teach(models, members, seen)
@@ -764,7 +773,7 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
     settings = defense.settings(e.train)
     hooks = training.Hooks(checkpoint=look, cancelled=context.cancelled)
     state = training.start(problem, e.net, settings)
-    training.fit(problem, state, defense, settings, hooks)
+    _loop(problem, state, defense, e.with_(train=settings), hooks)
     return {"path.parquet": pd.DataFrame(rows)}, {"epochs": state.epoch}
 
 
@@ -1427,8 +1436,25 @@ def _fit(
         context.progress({**event, "step": "training", "epochs": e.epochs, "fraction": event["epoch"] / e.epochs})
 
     hooks = training.Hooks(event=tell, checkpoint=keep, cancelled=context.cancelled)
-    training.fit(problem, state, defense, e.train, hooks, until)
+    _loop(problem, state, defense, e, hooks, until)
     return state
+
+
+def _loop(
+    problem: "Problem",
+    state: "State",
+    defense: "defenses.Defense",
+    e: Experiment,
+    hooks: "training.Hooks",
+    until: int | None = None,
+) -> None:
+    """Train in this process, or in as many as the experiment asks for; `defense` is the experiment's."""
+    from tier import parallel, training
+
+    if e.train.processes == 1:
+        training.fit(problem, state, defense, e.train, hooks, until)
+    else:  # the others make the defense for themselves
+        parallel.fit(problem, state, e.defense, e.net, e.train, hooks, until)
 
 
 def _continue(state: "State", checkpoint: Result, e: Experiment, context: Context) -> None:

@@ -210,6 +210,17 @@ register(
         # the most accurate lambda of the grid at beta 0.3; how much they leak does not differ clearly
         defenses=_defenses(Tier(lambda_=3.0)),
         rivals=_rivals(),
+        strengths={
+            "dpsgd_eps100": (10.0, 30.0, 100.0, 300.0, 1000.0),
+            "dpsgd_tuned": (0.05, 0.1, 0.2, 0.4, 0.8),
+            "memguard": (0.03, 0.1, 0.3, 0.6, 1.0),
+            "early_stopping": (6, 9, 12, 15, 20),
+            "label_smoothing": (0.05, 0.1, 0.2, 0.5, 0.8),
+            "relaxloss": (0.25, 0.5, 1.0, 1.5, 2.0),
+            "confidence_penalty": (0.05, 0.1, 0.3, 1.0, 2.0),
+            "distillation": (1, 2, 4, 8),
+            "ensemble_partition": (2, 3, 5, 8),
+        },
         explainers=tuple(EXPLAINER_SETTINGS),
     )
 )

@@ -166,13 +166,22 @@ class TestSources:
         for name in ("none", "augmentation", "tier_full", "label_smoothing", "dpsgd_eps100"):
             assert experiment.sources(tiny(Defense(name=name))) == {}
 
-    def test_both_defenses_share_their_sub_models(self) -> None:
-        e = tiny().set({"data.fingerprint": "0" * 64})
+    def test_an_ensemble_learns_on_parts_and_teachers_on_all_but_one(self) -> None:
+        e = tiny()
         first, second = (experiment.sources(e.with_(defense=made)) for made in (ensemble(), distilled()))
         assert list(first) == list(second) == ["part 0", "part 1", "part 2"]
+        members = set(experiment.model_sets(e.data, e.split)[1][:40].tolist())
         for name, run in first.items():
-            assert experiment.key("train", run) == experiment.key("train", second[name])
-            assert run.defense == Defense()
+            (part, own), (others, theirs) = (experiment.model_sets(r.data, r.split) for r in (run, second[name]))
+            inside, outside = set(own[: len(part.members)].tolist()), set(theirs[: len(others.members)].tolist())
+            assert inside | outside == members and not inside & outside
+            assert run.defense == second[name].defense == Defense()
+
+    def test_two_parts_are_shared_by_both_defenses(self) -> None:
+        e = tiny().set({"data.fingerprint": "0" * 64})
+        first, second = (experiment.sources(e.with_(defense=made)) for made in (ensemble(2), distilled(2)))
+        keys = [[experiment.key("train", run) for run in runs.values()] for runs in (first, second)]
+        assert keys[0] == keys[1][::-1]
 
     @pytest.mark.parametrize("name", ["distillation", "memguard"])
     def test_a_single_source_is_the_plain_run(self, name: Any) -> None:
@@ -255,22 +264,22 @@ class TestMadeAndServed:
         monkeypatch.setattr(distillation.DistillationDefense, "teach", note)
         experiment.ensure(store, "train", e)
         ((models, members, seen),) = told
-        assert seen.shape == (3, 40) and (seen.sum(0) == 1).all()
+        assert seen.shape == (3, 40) and (seen.sum(0) == 2).all()  # all teachers but one have seen it
         for row, run in zip(seen, experiment.sources(e).values(), strict=True):
             problem, _ = experiment.model_sets(experiment.pin(store, run).data, run.split)
             assert torch.equal(members[row], problem.members)  # in the order of the members, of which a part keeps it
         assert len(models) == 3
 
     def test_nothing_is_trained_twice(self, store: Store, counted: Counter[str]) -> None:
-        experiment.ensure(store, "train", tiny(ensemble()))
+        experiment.ensure(store, "train", tiny(ensemble(2)))
+        assert trainings(counted) == 3
+        experiment.ensure(store, "train", tiny(distilled(2)))
         assert trainings(counted) == 4
-        experiment.ensure(store, "train", tiny(distilled()))
-        assert trainings(counted) == 5
         experiment.ensure(store, "train", tiny())
         experiment.ensure(store, "train", tiny(distilled(1)))
-        assert trainings(counted) == 7
-        experiment.ensure(store, "report", tiny(ensemble()))
-        assert trainings(counted) == 7
+        assert trainings(counted) == 6
+        experiment.ensure(store, "report", tiny(ensemble(2)))
+        assert trainings(counted) == 6
 
     def test_a_student_cut_short_goes_on_to_the_same_weights(self, store: Store, tmp_path: Path) -> None:
         e = tiny(distilled(2))

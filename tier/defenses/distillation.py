@@ -7,10 +7,11 @@ cross-entropy. What follows whom:
   paper's related work names PFE-KD, "which integrates feature extraction with distillation"; this is the distillation
   of that idea. Its extraction of features is not here, as the paper gives no more than that sentence, and neither are
   the unlabelled reference images of DMP (Shejwalkar and Houmansadr 2021), on which alone its student learns.
-- `parts` = K > 1: K teachers on disjoint parts, each image taught by the mean of those that never saw it. This is the
-  pseudo complementary distillation of Zheng, Cao and Wang (2021, PCKD) without its pre-training, and the
-  self-distillation of SELENA (Tang et al. 2022), whose Split-AI trains each sub-model on most members where ours sees
-  one part. Unlike SELENA's, answers are given anew on each augmented image, and softened.
+- `parts` = K > 1: K teachers, each trained on all parts of the members but one, and each image taught by the one that
+  never saw it. This is the self-distillation of SELENA (Tang et al. 2022), whose Split-AI likewise leaves each image
+  out of some sub-models (10 of 25 there, one of K here), and for K = 2 the pseudo complementary distillation of Zheng,
+  Cao and Wang (2021, PCKD) without its pre-training. Unlike SELENA's, answers are given anew on each augmented image,
+  and softened.
 
 An image's soft answer still depends on other members, which is an attack of its own (Jagielski et al. 2023).
 """
