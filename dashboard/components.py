@@ -1,7 +1,7 @@
 """What pages share on screen: charts with all they owe the reader, empty and failed states, a run's progress."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,15 +70,16 @@ def title(text: str, lead: str) -> None:
     st.markdown(words.flat(lead), width=theme.TEXT_WIDTH)
 
 
-def empty(preset: Preset, what: str) -> None:
-    """Nothing stored yet: what to run, in the terminal or here."""
+def empty(preset: Preset, what: str, *more: str) -> None:
+    """Nothing stored yet: what to run, in the terminal or here; `more`: further commands, after the preset's name."""
     st.info(
         f"There are no {what} for the preset {preset.name} yet. Compute them in a terminal, as below, or train single "
         "runs on the page Train.",
         title="Nothing to show yet",
         icon=":material/inventory_2:",
     )
-    st.code(f"python -m tier run {preset.name}", language="bash")
+    commands = [f"python -m tier run {preset.name}", *(f"python -m tier {command}" for command in more)]
+    st.code("\n".join(commands), language="bash")
 
 
 # ---- charts
@@ -93,8 +94,12 @@ def chart(
     meaning: str,
     settings: str,
     key: str = "",
+    on_select: Callable[[], None] | None = None,
 ) -> None:
-    """A figure with its takeaway (also its alternative text), its meaning in plain words, its settings and its data."""
+    """A figure with its takeaway (also its alternative text), its meaning in plain words, its settings and its data.
+
+    `on_select` is called when a point is clicked; the points lie in the session under `chart_` and the key.
+    """
     if isinstance(takeaway, str):
         alt = takeaway
         st.markdown(takeaway, width=theme.TEXT_WIDTH)
@@ -102,15 +107,20 @@ def chart(
         alt = " ".join(f"{figures.style(model).label}: {text}" for model, text in takeaway.items())
         lines = [f"- **{theme.tag(model)}**: {text}" for model, text in takeaway.items()]
         st.markdown("\n".join(lines), width=theme.TEXT_WIDTH)
-    plot(figure, name, alt, key=f"chart_{key or name}")
+    plot(figure, name, alt, key=f"chart_{key or name}", on_select=on_select)
     st.markdown(f":material/lightbulb: {words.flat(meaning)}", width=theme.TEXT_WIDTH)
     caption_with_data(settings, data, name, key)
 
 
-def plot(figure: go.Figure, name: str, alt: str, key: str) -> None:
+def plot(figure: go.Figure, name: str, alt: str, key: str, on_select: Callable[[], None] | None = None) -> None:
     """A figure alone, in the theme's ink; its camera saves it in the format that the sidebar names."""
     config = theme.chart_config(name, st.session_state.get("image", theme.IMAGE_FORMATS[0]))
-    st.plotly_chart(theme.ink(figure), config=config, alt=alt, key=key)
+    if on_select is None:
+        st.plotly_chart(theme.ink(figure), config=config, alt=alt, key=key)
+    else:
+        st.plotly_chart(
+            theme.ink(figure), config=config, alt=alt, key=key, on_select=on_select, selection_mode="points"
+        )
 
 
 def caption_with_data(settings: str, data: pd.DataFrame, name: str, key: str = "") -> None:

@@ -114,10 +114,44 @@ def matched(frame: pd.DataFrame) -> None:
     components.download(frame, "matched_accuracy")
 
 
+def at_accuracy(table: pd.DataFrame) -> None:
+    """Each defense's least leaking setting at an accuracy; `table` as from `tables.at_accuracy`, with `overhead`."""
+    names = {True: "yes", False: "no"}
+    columns = ["defense", "setting_text", "test_accuracy", "leak", "low", "high", "difference", "difference_low"]
+    columns += ["difference_high", "clear", "overhead", "of", "seeds", "epsilon", "delta"]
+    private = table["delta"].notna().any() if len(table) else False
+    st.dataframe(
+        table[columns if private else columns[:-2]].assign(
+            defense=[words.defense(name) for name in table["defense"]],
+            clear=pd.array([None if pd.isna(v) else names[bool(v)] for v in table["clear"]], dtype="string"),
+        ),
+        hide_index=True,
+        placeholder="–",
+        alt="The least leaking setting of each defense at this test accuracy",
+        column_config={
+            "defense": TEXT("Defense", pinned=True),
+            "setting_text": TEXT("Strength", help="Of its least leaking setting that is as accurate."),
+            "test_accuracy": NUMBER("Test accuracy", format="%.3f"),
+            "leak": NUMBER("Leak", format="%.3f", help="The larger of audit and gap attack, mean over its seeds."),
+            "low": NUMBER("Leak, low", format="%.3f", help="95 %, the widest over the seeds."),
+            "high": NUMBER("Leak, high", format="%.3f"),
+            "difference": NUMBER("Against TIER Full", format="%+.3f", help="Below 0: it leaks less than TIER Full."),
+            "difference_low": NUMBER("Low", format="%+.3f", help="95 % interval of the difference."),
+            "difference_high": NUMBER("High", format="%+.3f"),
+            "clear": TEXT("Clearly different", help="Whether that interval excludes 0."),
+            "overhead": NUMBER("Epoch time", format="%.2f ×", help="Over plain training, at its usual strength."),
+            "of": NUMBER("Settings", format="%d", help="So many of its settings and checkpoints are as accurate."),
+            "seeds": NUMBER("Seeds", format="%d"),
+            "epsilon": NUMBER("Epsilon", format="%.3g", help="What DP-SGD guarantees: less is stronger."),
+            "delta": NUMBER("Delta", format="%.0e"),
+        },
+    )
+
+
 def runs(frame: pd.DataFrame) -> None:
     """All finished runs of a preset."""
     st.dataframe(
-        frame.drop(columns=["headline", "text"]).assign(
+        frame.drop(columns=["headline", "text", "setting"]).assign(
             model=[figures.style(name).label for name in frame["model"]], key=frame["key"].str[:12]
         ),
         hide_index=True,
@@ -129,11 +163,14 @@ def runs(frame: pd.DataFrame) -> None:
             "model": TEXT("Model", pinned=True),
             "lambda": NUMBER("Lambda", format="%g"),
             "beta": NUMBER("Beta", format="%g"),
+            "strength": NUMBER("Strength", format="%g", help="Of a defense other than TIER: what a sweep varies."),
             "seed": NUMBER("Seed", format="%d"),
             "epochs": NUMBER("Epochs", format="%d"),
             "train_accuracy": NUMBER("Train accuracy", format="%.3f"),
             "test_accuracy": NUMBER("Test accuracy", format="%.3f"),
             "leak": NUMBER("Leak", format="%.3f", help="The larger of the audit and the gap attack."),
+            "test_low": NUMBER("Test accuracy, low", format="%.3f", help="Wilson's 95 % interval over images."),
+            "test_high": NUMBER("Test accuracy, high", format="%.3f"),
             "low": NUMBER("Leak, low", format="%.3f", help="95 % interval of the attack that counts."),
             "high": NUMBER("Leak, high", format="%.3f"),
             "by": TEXT("Leak by", help="The attack that counts; 'coin' where both did worse than guessing."),
@@ -148,6 +185,8 @@ def runs(frame: pd.DataFrame) -> None:
             "holdout": NUMBER("Audit, 80/20, as the paper", format="%.3f", help="On the 20 % held out only: noisier."),
             "features": NUMBER("Trajectory features", format="%d", help="Those that the audit's filter kept."),
             "seconds_per_epoch": NUMBER("Seconds per epoch", format="%.2f"),
+            "epsilon": NUMBER("Epsilon", format="%.3g", help="What DP-SGD guarantees, at delta."),
+            "delta": NUMBER("Delta", format="%.0e"),
         },
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from tier import data, demo, experiment, neighbours, presets, tables
+from tier import data, demo, experiment, neighbours, presets, summary, tables
 from tier.config import DefenseName, Experiment, Inspect
 from tier.engine import Client, Job, kind
 from tier.gallery import Look, look
@@ -153,7 +153,7 @@ def _collect(shelf: Store, preset: Preset) -> pd.DataFrame:
         # compared by key, so that only what a report depends on counts
         if key("report", one.with_(defense=plain.defense)) == key("report", plain) is not None:
             rows.append(tables.run(result.key, one, result.record["metrics"]))
-    wanted = [preset.run(defense, seed) for defense in preset.defenses for seed in preset.seeds]
+    wanted = [preset.run(defense, seed) for defense in preset.compared for seed in preset.seeds]
     known = [experiment.key("report", one) for one in wanted if one.data.fingerprint is not None]
     return tables.runs(rows, headline=known)
 
@@ -180,6 +180,39 @@ def paths(preset: Preset) -> pd.DataFrame:
             if made is not None:
                 parts.append(tables.path(name, seed, made, *sizes(preset.run(name, seed))))
     return tables.paths(parts)
+
+
+@st.cache_data(max_entries=8, show_spinner="Comparing the training times …")
+def _overheads(place: Place, preset: str, held: tuple[str, ...]) -> pd.DataFrame:
+    found = summary.overheads(_open(place), pinned(presets.get(preset)))
+    columns = ["value", "low", "high", "seconds", "seeds", "refused"]
+    frame = pd.DataFrame.from_dict(found, orient="index", columns=columns).rename_axis("model").reset_index()
+    return frame.astype(dict.fromkeys(columns[:4], float))
+
+
+def overheads(preset: Preset) -> pd.DataFrame:
+    """Seconds per epoch over plain training by `model`: value, low, high, seconds, seeds, refused (why no value)."""
+    return _overheads(_place(), preset.name, _held("report"))
+
+
+@st.cache_data(max_entries=8, show_spinner="Looking for the best attacks …")
+def _best_attacks(place: Place, preset: str, held: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    return summary.best_attacks(_open(place), pinned(presets.get(preset)))
+
+
+def best_attacks(preset: Preset) -> dict[str, dict[str, Any]]:
+    """The report of the best attack on each defense's first seed, named under `attack`, where one is stored."""
+    return _best_attacks(_place(), preset.name, _held("attack") + _held("battery"))
+
+
+@st.cache_data(ttl=FRESH, max_entries=16, show_spinner=False)
+def _listed(place: Place, stage: str) -> tuple[str, ...]:
+    return tuple(sorted(result.key for result in _open(place).ls(stage)))
+
+
+def _held(stage: str) -> tuple[str, ...]:
+    """The keys of a stage's stored results: what is derived from them stays the same as long as these do."""
+    return _listed(_place(), stage)
 
 
 def metrics(one: Experiment) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import streamlit as st
 
-from dashboard import components, loaders, state, theme, words
+from dashboard import components, loaders, sitemap, state, theme, words
 from tier import figures, tables
 from tier.config import DefenseName, Experiment
 from tier.presets import Preset
@@ -55,6 +55,35 @@ def show(preset: Preset, one: Experiment, asked: bool) -> None:
             title="This point has not been trained yet",
             icon=":material/model_training:",
         )
+
+
+def among(preset: Preset, one: Experiment) -> None:
+    """Where the chosen point lies among the runs of the preset's own defenses; the rest is on the page Trade-off."""
+    runs = loaders.runs(preset)
+    st.subheader("Accuracy against leak", anchor=False)
+    if not len(runs):
+        components.empty(preset, "finished runs")
+        return
+    chosen = runs[runs["key"] == loaders.key("report", one)]
+    own = runs[runs["model"].isin([defense.name for defense in preset.defenses])]
+    rivals = tables.alternatives(runs, loaders.paths(preset))
+    matched, frontier = tables.matched(chosen, rivals), tables.frontier(runs, rivals)
+    components.chart(
+        figures.leak(own, tables.paths([]), frontier, chosen, height=480),
+        own.drop(columns=["setting"]),
+        name="accuracy_against_leak",
+        takeaway=words.standing_of(matched, frontier),
+        meaning="""Every point is a trained model: to the right it is better on new images, further down it gives less
+        away. The grey steps are the least leak to be had at each accuracy, by any defense or by stopping early: a point
+        is worth its trouble only there.""",
+        settings=components.settings_line(
+            preset, preset.experiment, runs=len(own), seeds=own["seed"].nunique(),
+            leak="the stronger of gap attack and audit", audit=components.audit_text(preset),
+            ring="the point chosen above" if len(chosen) else None,
+        ),
+    )  # fmt: skip
+    query = {"preset": preset.name} | ({"run": str(chosen["text"].iloc[0])} if len(chosen) else {})
+    sitemap.link("tradeoff", "Compare with every defense, and at equal accuracy", query)
 
 
 def _stored(preset: Preset, one: Experiment, report: dict[str, object]) -> None:

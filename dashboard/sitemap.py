@@ -21,8 +21,10 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
      "help": "One image under the lens: maps, removal path, the attack's belief, and your guess; also your own image."},
     {"file": "attack", "title": "Attack", "icon": ":material/gavel:",
      "help": "An attack from outside on every model: what it finds, whether knowing the defense helps, other attacks."},
+    {"file": "tradeoff", "title": "Trade-off", "icon": ":material/balance:",
+     "help": "Accuracy against leak for every defense: is TIER worth its cost, or does something simpler do as well?"},
     {"file": "train", "title": "Train", "icon": ":material/tune:",
-     "help": "Move lambda and beta, train a new model, and compare accuracy and leak with simpler defenses."},
+     "help": "Move lambda and beta, train a new model, and see its accuracy and leak."},
     {"file": "runs", "title": "Runs", "icon": ":material/inventory_2:",
      "help": "Jobs, stored results, versions and downloads."},
 )  # fmt: skip

@@ -100,6 +100,8 @@ GLOSSARY: dict[str, str] = {
         values are shuffled among the images.""",
     "Welch's t test": """Are two groups' means further apart than chance explains? It decides which points of the
         confidence curves the attack may look at.""",
+    "Epsilon and delta": """What DP-SGD guarantees: with or without one image, any outcome of the training is at most
+        e^epsilon times as likely, but for a chance of delta. At epsilon 1 that is a strong promise, at 100 none.""",
     "ROAD": """A way of removing pixels that leaves no visible hole: each is replaced by a mean of its neighbours, with
         a little noise.""",
 }
@@ -396,7 +398,168 @@ def leak(matched: pd.DataFrame, rivals: int) -> str:
         f"{better} leak less than the best of these, {clearly} of them clearly (intervals apart); {worse} leak "
         f"clearly more, {len(compared) - clearly - worse} do not differ clearly."
     )
-    return text if better else text + " No TIER run here beats stopping early or augmentation at its accuracy."
+    return text if better else text + " No TIER run here beats the simpler means at its accuracy."
+
+
+def standing_of(matched: pd.DataFrame, least: pd.DataFrame) -> str:
+    """How one TIER run does beside the least leaking rival at least as accurate.
+
+    `matched`: as from `tables.matched`, of this run alone; `least`: the frontier, told where there is no such run.
+    """
+    row = matched.iloc[0].to_dict() if len(matched) else {"rivals": 0}
+    if not row["rivals"] or pd.isna(row["advantage"]):
+        return f"The chosen point cannot be compared yet. {frontier(least)}".strip()
+    sure = {True: "clearly ", False: "", None: ""}[None if pd.isna(row["clear"]) else bool(row["clear"])]
+    verdict = "less than" if row["advantage"] > 0 else "more than" if row["advantage"] < 0 else "as much as"
+    doubt = "" if sure or not row["advantage"] else "; the intervals overlap"
+    return (
+        f"The chosen point (leak {row['leak']:.2f} at test accuracy {row['test_accuracy']:.2f}) leaks {sure}{verdict} "
+        f"the least leaking of {_many(int(row['rivals']), 'rival')} without TIER as accurate, {row['best']} "
+        f"({row['best_leak']:.2f} at {row['best_accuracy']:.2f}){doubt}."
+    )
+
+
+# ---- what each defense is, and which to take
+
+DEFENSES: dict[str, str] = {
+    "none": "Plain training: what all others are compared with.",
+    "augmentation": """Trains on randomly flipped, turned and shifted copies of the images (the augmentation T of the
+        TIER paper, section V-E2).""",
+    "tier_reg": """Asks the model to answer alike with and without its most important pixels, and to lose about the same
+        confidence on every image (the TIER paper, Algorithm 1), without augmentation.""",
+    "tier_full": "The same on augmented images: the paper's defense.",
+    "dpsgd_eps100": """Differential privacy: clips each image's gradient and adds noise (Abadi et al. 2016), with the
+        noise of the TIER paper's comparison, epsilon 100.""",
+    "dpsgd_tuned": """DP-SGD tuned for accuracy: little noise, several augmented copies of an image for each gradient
+        (De et al. 2022). What it guarantees is weak; its epsilon says how weak.""",
+    "memguard": """Leaves the model as it is and adds noise to the confidences that it serves, never changing the
+        predicted class, so that an attacker's classifier guesses wrong (Jia et al. 2019).""",
+    "early_stopping": """Ends plain training sooner (Prechelt 1998; a baseline against attacks since Song and Mittal
+        2021): a model that has trained briefly has memorised little.""",
+    "label_smoothing": """Trains towards labels that leave a share to all classes (Szegedy et al. 2016), so that the
+        model never becomes entirely sure.""",
+    "relaxloss": """Holds the training loss at a level instead of driving it to 0 (Chen, Yu and Fritz 2022), so that
+        members' losses look like non-members'.""",
+    "confidence_penalty": "Rewards undecided answers during training (Pereyra et al. 2017).",
+    "distillation": """Trains a student on a teacher's softened answers instead of on the labels (Hinton et al. 2015;
+        the idea of PFE-KD in the TIER paper's related work).""",
+    "ensemble_partition": """Trains several models on parts of the images and serves the mean of their standardised
+        confidences (the idea of EPD in the TIER paper's related work), so that most of them never saw an image.""",
+}
+"""What each defense does, in a sentence or two, and where it comes from."""
+
+
+def defense(name: str) -> str:
+    """A defense's name within a sentence; one that is stopped early is named after the other."""
+    stopped = name.endswith(tables.STOPPED)
+    return f"{label(name.removesuffix(tables.STOPPED))}{', stopped early' if stopped else ''}"
+
+
+def guarantee(row: Mapping[Any, Any]) -> str | None:
+    """What differential privacy a run guarantees; None for a defense that promises none."""
+    epsilon, delta = row.get("epsilon"), row.get("delta")
+    if delta is None or pd.isna(delta):
+        return None
+    if epsilon is None or pd.isna(epsilon):
+        return "Without noise nothing is guaranteed."
+    return f"Guarantees epsilon {epsilon:,.3g} at delta {delta:.0e}."
+
+
+def best_attack(points: pd.DataFrame, metric: str) -> str:
+    """Which defense the strongest attack on it finds least in; `points` as from `tables.measured`."""
+    if not len(points):
+        return "No attack of the battery on these defenses is stored."
+    ranked = points.sort_values("leak", kind="stable").to_dict("records")
+    figure = "AUC" if metric == "auc" else "balanced accuracy"
+
+    def told(row: Mapping[Any, Any]) -> str:
+        return f"{label(str(row['model']))} ({row['leak']:.2f}, {figures.ATTACKS.get(str(row['by']), row['by'])})"
+
+    text = f"By the best attack on each ({figure}), {told(ranked[0])} leaks least"
+    text += f" and {told(ranked[-1])} most." if len(ranked) > 1 else "."
+    tier = next((row for row in ranked if row["model"] == "tier_full"), None)
+    if tier is None or tier is ranked[0] or tier is ranked[-1]:
+        return text
+    better = [row for row in ranked if row["leak"] < tier["leak"] and row["test_accuracy"] >= tier["test_accuracy"]]
+    text += f" {told(tier)} is number {ranked.index(tier) + 1} of {len(ranked)}"
+    if not better:
+        return f"{text}."
+    names, one = _list([label(str(row["model"])) for row in better]), len(better) == 1
+    return f"{text}; {names} {'leaks' if one else 'leak'} less and {'is' if one else 'are'} at least as accurate."
+
+
+def at_accuracy(table: pd.DataFrame, accuracy: float, against: str = "tier_full") -> str:
+    """Which defense leaks least at an accuracy, and whether clearly less than TIER.
+
+    `table` as from `tables.at_accuracy`.
+    """
+    least = f"at a test accuracy of {accuracy:.2f}, to within 2 points, or more"
+    if not len(table):
+        return f"No stored run is as good {least}."
+    rows = table.to_dict("records")
+    best, tier = rows[0], next((row for row in rows if row["defense"] == against), None)
+    if tier is None:
+        return (
+            f"Of {_many(len(rows), 'defense')} {least}, {_choice(best)} leaks least ({best['leak']:.2f}); "
+            f"no setting of {label(against)} is as accurate."
+        )
+    if tier is best:
+        if len(rows) == 1:
+            return f"Only {label(against)} is as accurate {least}: it leaks {tier['leak']:.2f}."
+        clear = sum(row["clear"] is True for row in rows[1:])
+        return (
+            f"Of {_many(len(rows), 'defense')} {least}, {_choice(tier)} leaks least ({tier['leak']:.2f}), clearly less "
+            f"than {clear} of the other {len(rows) - 1}; next is {_choice(rows[1])} ({rows[1]['leak']:.2f})."
+        )
+    sure = {True: "clearly less", False: "not clearly less", None: "an uncertain difference"}[best["clear"]]
+    alike = [row for row in rows if row["clear"] is False and row is not best]
+    text = (
+        f"Of {_many(len(rows), 'defense')} {least}, {_choice(best)} leaks least: {best['leak']:.2f} against "
+        f"{tier['leak']:.2f} with {_choice(tier)}, {sure} (difference {best['difference']:+.2f}, "
+        f"{best['difference_low']:+.2f} to {best['difference_high']:+.2f})."
+    )
+    if alike:
+        names = _list([f"{defense(str(row['defense']))} ({row['leak']:.2f})" for row in alike])
+        text += f" Not clearly different from {label(against)} either: {names}."
+    return text
+
+
+def _choice(row: Mapping[Any, Any]) -> str:
+    """A defense with its setting, within a sentence."""
+    return f"{defense(str(row['defense']))}{' at ' + row['setting_text'] if row['setting_text'] else ''}".replace(
+        " at after", " after"
+    )
+
+
+def overhead(rows: pd.DataFrame) -> str:
+    """What the defenses cost in training time; `rows`: model, value."""
+    known = rows[rows["value"].notna() & (rows["model"] != "none")].sort_values("value")
+    if not len(known):
+        return "No training time can be compared yet."
+    most = known.iloc[-1]
+    cheap = int((known["value"] < 1.25).sum())
+    text = f"{label(str(most['model']))} costs most, {most['value']:.2g} times the epoch of plain training"
+    tier = known[known["model"] == "tier_full"]
+    if len(tier) and most["model"] != "tier_full":
+        text += f"; TIER Full costs {tier['value'].iloc[0]:.2g} times"
+    return f"{text}. {cheap} of {_many(len(known), 'defense')} cost less than a quarter more."
+
+
+def strengths(events: pd.DataFrame) -> str:
+    """How the end of training changes with lambda; `events`: lambda, epoch, train_accuracy, test_accuracy."""
+    last = events.sort_values("epoch").groupby("lambda").tail(1).sort_values("lambda")
+    weak, strong = last.iloc[0], last.iloc[-1]
+    best = last.sort_values("test_accuracy").iloc[-1]
+    text = (
+        f"At lambda {weak['lambda']:g} the model ends right for {of_hundred(weak['test_accuracy'])} new images and "
+        f"{of_hundred(weak['train_accuracy'])} training images"
+    )
+    if len(last) > 1:
+        text += (
+            f", at lambda {strong['lambda']:g} for {of_hundred(strong['test_accuracy'])} and "
+            f"{of_hundred(strong['train_accuracy'])}. It is most accurate on new images at lambda {best['lambda']:g}"
+        )
+    return f"{text}."
 
 
 def training(events: pd.DataFrame) -> str:

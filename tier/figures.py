@@ -410,14 +410,15 @@ def leak(
 ) -> go.Figure:  # fmt: skip
     """Test accuracy against leak: every run, the early-stopping paths, and the least leak at each accuracy.
 
-    `points`: model, text (for the hover), test_accuracy, leak, low, high (null where unknown), headline (bool), and
-    where known test_low, test_high; `paths`: model, seed, epoch, text, test_accuracy, leak, in order of epochs;
-    `frontier`: test_accuracy, leak, both rising; `chosen`: rows like `points`, ringed; `trails` as from
+    `points`: model, text (for the hover), headline (bool), test_accuracy, leak, and their intervals test_low,
+    test_high, low, high (null where unknown); `paths`: model, seed, epoch, text, test_accuracy, leak, in order of
+    epochs; `frontier`: test_accuracy, leak, both rising; `chosen`: rows like `points`, ringed; `trails` as from
     `tables.trails`; `axis`: one of AXES. Custom data of points and checkpoints begin with their text.
     """
     figure = make_subplots(rows=1, cols=1)
     low, high = _axis_range(points["leak"], points["low"], points["high"], paths["leak"], include=[0.5])
-    left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"])
+    usual = points[points["headline"]]
+    left, right = _axis_range(points["test_accuracy"], paths["test_accuracy"], usual["test_low"], usual["test_high"])
     if len(frontier):
         figure.add_trace(_frontier(frontier, left))
     for trail, part in () if trails is None else trails.groupby("trail", sort=False):
@@ -522,13 +523,14 @@ def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, p
         look, last = style(str(model)), part.iloc[-1]
         names.append((float(last["test_accuracy"]), float(last["leak"]), look, f"{look.label}, stopped early"))
     names = [name for name in names if np.isfinite(name[0] + name[1])]
-    for (x, y, look, text), (across, down) in zip(names, _free_places(names, plane), strict=True):
+    spots = np.concatenate([part[["test_accuracy", "leak"]].dropna().to_numpy(float) for part in (points, paths)])
+    for (x, y, look, text), (across, down) in zip(names, _free_places(names, spots, plane), strict=True):
         figure.add_annotation(
             x=x, y=y, ax=across, ay=down, axref="pixel", ayref="pixel", text=f"{glyph(look)} {text}", showarrow=True,
             arrowhead=0, arrowwidth=1, arrowcolor=rgba(look.colour, 0.8), standoff=6, font={"size": FONT_PIXELS},
         )  # fmt: skip
     figure.add_annotation(
-        x=0, xref="x domain", y=0.5, text="guessing", xanchor="left", yanchor="bottom", showarrow=False,
+        x=0, xref="x domain", y=0.5, text="guessing", xanchor="left", yanchor="top", showarrow=False,
         font={"size": FONT_PIXELS},
     )  # fmt: skip
 
@@ -537,14 +539,17 @@ WIDTHS = (290.0, 620.0, 1000.0)  # of the plot, on a phone, in a small and a lar
 _LETTER_PIXELS, _LINE_PIXELS = 7.2, 10  # mean width of a letter, half the height of a line
 
 
-def _free_places(names: Sequence[tuple[float, float, Style, str]], plane: _Plane) -> list[tuple[float, float]]:
-    """For each name at (x, y) the middle of its text, in pixels from its point.
+def _free_places(
+    names: Sequence[tuple[float, float, Style, str]], spots: np.ndarray, plane: _Plane
+) -> list[tuple[float, float]]:
+    """For each name at (x, y) the middle of its text, in pixels from its point; `spots` `(N, 2)`: all points drawn.
 
     Of places around the point it takes the one at which, in plots of each of WIDTHS, it covers the fewest names and
     points and leaves the plot least, the nearest first.
     """
     at = [[plane.at(x, y, width) for x, y, _, _ in names] for width in WIDTHS]
-    taken = [[_box(x, y, 8, 8) for x, y in places] for places in at]
+    dots = [np.array([_box(*plane.at(x, y, width), 5, 5) for x, y in spots]).reshape(-1, 4) for width in WIDTHS]
+    taken = [np.array([_box(x, y, 8, 8) for x, y in places]).reshape(-1, 4) for places in at]
     found = []
     for i, (_, _, _, text) in enumerate(names):
         half = (len(text) + 2.5) * _LETTER_PIXELS / 2
@@ -552,15 +557,16 @@ def _free_places(names: Sequence[tuple[float, float, Style, str]], plane: _Plane
         def cost(place: tuple[float, float, float], i: int = i, half: float = half) -> float:
             across, down, reach = place
             total = reach * 0.5
-            for width, places, boxes in zip(WIDTHS, at, taken, strict=True):
+            for width, places, points, boxes in zip(WIDTHS, at, dots, taken, strict=True):
                 box = _box(places[i][0] + across, places[i][1] + down, half, _LINE_PIXELS)
-                total += _outside(box, width, plane.pixels) + sum(_overlap(box, other) for other in boxes)
+                total += _outside(box, width, plane.pixels) + _covered(box, boxes) + 0.2 * _covered(box, points)
             return total
 
         across, down, _ = min(_around(half), key=cost)
         found.append((across, down))
-        for places, boxes in zip(at, taken, strict=True):
-            boxes.append(_box(places[i][0] + across, places[i][1] + down, half, _LINE_PIXELS))
+        for k, places in enumerate(at):
+            own = _box(places[i][0] + across, places[i][1] + down, half, _LINE_PIXELS)
+            taken[k] = np.vstack([taken[k], own])
     return found
 
 
@@ -579,10 +585,11 @@ def _box(x: float, y: float, half: float, tall: float) -> tuple[float, float, fl
     return x - half, y - tall, x + half, y + tall
 
 
-def _overlap(first: tuple[float, ...], second: tuple[float, ...]) -> float:
-    """The area that two boxes (left, top, right, bottom) share."""
-    across = min(first[2], second[2]) - max(first[0], second[0])
-    return max(across, 0.0) * max(min(first[3], second[3]) - max(first[1], second[1]), 0.0)
+def _covered(box: tuple[float, ...], others: np.ndarray) -> float:
+    """The area that a box (left, top, right, bottom) shares with others `(N, 4)`."""
+    across = np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0])
+    down = np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1])
+    return float((across.clip(0) * down.clip(0)).sum())
 
 
 def _outside(box: tuple[float, ...], width: float, height: float) -> float:
@@ -1175,7 +1182,7 @@ def reasons(table: pd.DataFrame, model: str) -> go.Figure:
     figure.update_layout(  # of the whole figure: beside long names the panel is narrower than its heading
         title={
             "text": "<b>What moved the score</b><br>right: towards member, left: away", "x": 0, "xref": "container",
-            "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 8}, "font": {"size": FONT_PIXELS, "weight": 400},
+            "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 14}, "font": {"size": FONT_PIXELS, "weight": 400},
         }
     )  # fmt: skip
     figure.add_vline(x=0, line={"color": GREY, "width": 1})

@@ -136,13 +136,8 @@ def overheads(store: Store, preset: Preset) -> dict[str, dict[str, Any]]:
         low, high = _over_seeds(values) or (None, None)
         seconds = _mean_known([report.metrics.get("seconds_per_epoch") for _, report in held.values()])
         value = float(np.mean(values)) if values else None
-        found[str(defense.name)] = {
-            "value": value,
-            "low": low,
-            "high": high,
-            "seconds": seconds,
-            "seeds": len(values),
-        } | ({"refused": reason} if reason else {})
+        row = {"value": value, "low": low, "high": high, "seconds": seconds, "seeds": len(values)}
+        found[str(defense.name)] = row | ({"refused": reason} if reason else {})
     return found
 
 

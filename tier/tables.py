@@ -5,6 +5,7 @@ gap attack. What one attack finds has leaked, however little another finds; and 
 checkpoint is measured by both, none looks better for an audit that did badly on it.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,15 +14,16 @@ import pandas as pd
 from scipy.stats import betabinom
 
 from tier import stats
-from tier.config import Experiment
+from tier.config import STRENGTHS, Defense, Experiment
 from tier.metrics import best_threshold, clopper_pearson
 from tier.metrics import roc as all_points
 
 RUN_COLUMNS = (
-    "key", "model", "lambda", "beta", "seed", "epochs", "train_accuracy", "test_accuracy", "leak", "low", "high", "by",
-    "audit", "audit_low", "audit_high", "auc", "gap", "loss_auc", "holdout", "features", "seconds_per_epoch",
+    "key", "model", "lambda", "beta", "strength", "seed", "epochs", "train_accuracy", "test_accuracy", "test_low",
+    "test_high", "leak", "low", "high", "by", "audit", "audit_low", "audit_high", "auc", "gap", "loss_auc", "holdout",
+    "features", "seconds_per_epoch", "epsilon", "delta", "setting",
 )  # fmt: skip
-WORDS = ("key", "model", "by")  # the columns that hold no numbers
+WORDS = ("key", "model", "by", "setting")  # the columns that hold no numbers
 LEAK_COLUMNS = ("test_accuracy", "leak", "low", "high", "by", "audit", "gap")
 PATH_COLUMNS = ("model", "seed", "epoch", *LEAK_COLUMNS)
 COIN = 0.5  # the balanced accuracy of guessing
@@ -71,13 +73,15 @@ def gap_interval(train: float, test: float, members: int, nonmembers: int) -> tu
     """
     if not (members and nonmembers) or np.isnan(train + test):
         return float("nan"), float("nan")
-    (train_low, train_high), (test_low, test_high) = _wilson(train, members), _wilson(test, nonmembers)
+    (train_low, train_high), (test_low, test_high) = share_interval(train, members), share_interval(test, nonmembers)
     down, up = np.hypot(train - train_low, test_high - test), np.hypot(train_high - train, test - test_low)
     return float(1 + train - test - down) / 2, float(1 + train - test + up) / 2
 
 
-def _wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of n."""
+def share_interval(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of n; NaN where the share is unknown or n is 0."""
+    if not n:
+        return float("nan"), float("nan")
     middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
     half = Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
     return float(middle - half) / scale, float(middle + half) / scale
@@ -88,31 +92,49 @@ def _number(value: Any) -> float:
 
 
 def run(key: str, experiment: Experiment, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """One report as a row of `RUN_COLUMNS`; lambda and beta are null where TIER does not act.
+    """One report as a row of `RUN_COLUMNS`; lambda and beta are null where TIER does not act, strength where it does.
 
     `leak`, `low`, `high`, `by`, `audit` and `gap` are explained at `leak`; `auc` is the cross-fitted audit's; `holdout`
     is the audit as the paper makes it, on the 20 % held out; `features` counts the trajectory features that it kept.
+    `test_low`, `test_high`: Wilson's 95 % interval of the test accuracy; `epsilon`, `delta`: the guarantee of DP-SGD;
+    `setting` is the same text for runs that differ in their seed alone.
     """
     defense = experiment.canonical().defense.trained
     acts = defense.regularizes
     members = metrics.get("members") or experiment.split.target_train
     nonmembers = metrics.get("nonmembers") or experiment.split.target_test
+    epochs, told = metrics.get("epochs") or experiment.train.epochs, metrics.get("defense") or {}
+    test_low, test_high = share_interval(_number(metrics.get("test_accuracy")), nonmembers)
     return {
         "key": key,
         "model": defense.name,
         "lambda": defense.tier.lambda_ if acts else np.nan,
         "beta": defense.tier.beta if acts else np.nan,
+        "strength": np.nan if acts else _strength(defense),
         "seed": experiment.train.seed,
-        "epochs": metrics.get("epochs") or experiment.train.epochs,
+        "epochs": epochs,
         "train_accuracy": metrics.get("train_accuracy"),
         "test_accuracy": metrics.get("test_accuracy"),
+        "test_low": test_low,
+        "test_high": test_high,
         **leak(metrics, members, nonmembers),
         "auc": metrics.get("crossfit_auc"),
         "loss_auc": metrics.get("loss_auc"),
         "holdout": metrics.get("audit_balanced_accuracy"),
         "features": len(metrics["features"]) if metrics.get("features") is not None else None,
         "seconds_per_epoch": metrics.get("seconds_per_epoch"),
+        "epsilon": told.get("epsilon"),
+        "delta": told.get("delta"),
+        "setting": json.dumps({"defense": defense.changed(), "epochs": experiment.train.epochs}, sort_keys=True),
     }
+
+
+def _strength(defense: Defense) -> float:
+    """What a sweep of the defense varies; NaN for one that has no strength."""
+    try:
+        return defense.strength
+    except ValueError:  # undefended, or DP-SGD by the one of epsilon and noise that a sweep does not vary
+        return float("nan")
 
 
 def runs(rows: Iterable[Mapping[str, Any]], headline: Iterable[str] = ()) -> pd.DataFrame:
@@ -123,19 +145,34 @@ def runs(rows: Iterable[Mapping[str, Any]], headline: Iterable[str] = ()) -> pd.
     chosen = set(headline)
     frame["headline"] = frame["key"].isin(chosen)
     frame["text"] = [describe(row) for row in frame.to_dict("records")]
-    return frame.sort_values(["model", "lambda", "beta", "seed"], ignore_index=True)
+    alike = frame["text"].duplicated(keep=False)  # they differ in a setting that the name does not hold
+    frame.loc[alike, "text"] += " (" + frame["key"].str[:8] + ")"
+    return frame.sort_values(["model", "lambda", "beta", "strength", "seed"], ignore_index=True)
 
 
 NAMES = {
     "none": "Undefended", "augmentation": "Augmentation", "tier_reg": "TIER Reg-only", "tier_full": "TIER Full",
+    "dpsgd_eps100": "DP-SGD, paper", "dpsgd_tuned": "DP-SGD, tuned", "memguard": "MemGuard",
+    "early_stopping": "Early stopping", "label_smoothing": "Label smoothing", "relaxloss": "RelaxLoss",
+    "confidence_penalty": "Confidence penalty", "distillation": "Distillation",
+    "ensemble_partition": "Ensemble partition",
 }  # fmt: skip
 
 
 def describe(row: Mapping[Any, Any]) -> str:
-    """A run's name, e.g. `TIER Full, lambda 7, beta 0.3, seed 0`."""
-    name = NAMES.get(str(row["model"]), str(row["model"]))
-    point = "" if pd.isna(row["lambda"]) else f", lambda {row['lambda']:g}, beta {row['beta']:g}"
-    return f"{name}{point}, {int(row['epochs'])} epochs, seed {int(row['seed'])}"
+    """A run's name, e.g. `TIER Full, lambda 7, beta 0.3, 30 epochs, seed 0`."""
+    name, at = NAMES.get(str(row["model"]), str(row["model"])), setting_text(row)
+    return f"{name}, {at + ', ' if at else ''}{int(row['epochs'])} epochs, seed {int(row['seed'])}"
+
+
+def setting_text(row: Mapping[Any, Any]) -> str:
+    """How strong a run's defense is, e.g. `lambda 7, beta 0.3` or `alpha 0.5`; empty where its epochs say it all."""
+    if pd.notna(row["lambda"]):
+        return f"lambda {row['lambda']:g}, beta {row['beta']:g}"
+    name, strength = STRENGTHS.get(row["model"]), row.get("strength")
+    if name is None or name == "epochs" or pd.isna(strength):
+        return ""
+    return f"{name} {strength:g}"
 
 
 def to_json(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -183,6 +220,12 @@ def paths(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(PATH_COLUMNS))
 
 
+def stopped_text(row: Mapping[Any, Any]) -> str:
+    """An early-stopping checkpoint's name."""
+    name = NAMES.get(str(row["model"]), str(row["model"]))
+    return f"{name}, stopped after epoch {row['epoch']:.0f}, seed {row['seed']:.0f}"
+
+
 def alternatives(frame: pd.DataFrame, stopped: pd.DataFrame) -> pd.DataFrame:
     """What TIER has to beat: the finished runs without TIER and every early-stopping checkpoint of theirs.
 
@@ -190,10 +233,7 @@ def alternatives(frame: pd.DataFrame, stopped: pd.DataFrame) -> pd.DataFrame:
     """
     columns = ["text", "model", *LEAK_COLUMNS]
     plain = frame[~frame["model"].isin(["tier_reg", "tier_full"])][columns]
-    names = [
-        f"{NAMES.get(str(model), str(model))}, stopped after epoch {epoch}, seed {seed}"
-        for model, epoch, seed in zip(stopped["model"], stopped["epoch"], stopped["seed"], strict=True)
-    ]
+    names = [stopped_text(row) for row in stopped.to_dict("records")]
     parts = [part for part in (plain, stopped.assign(text=names)[columns]) if len(part)]
     return pd.concat(parts, ignore_index=True) if parts else plain
 
@@ -255,6 +295,137 @@ def _apart(first: dict[str, Any], second: pd.Series) -> bool | None:
     if any(pd.isna(value) for value in bounds):
         return None
     return bool(first["low"] > second["high"] or second["low"] > first["high"])
+
+
+def measured(frame: pd.DataFrame, leaves: Mapping[str, Mapping[str, Any]], metric: str, seed: int) -> pd.DataFrame:
+    """The headline runs of one seed with the leak that an attack on the target finds, in place of audit and gap.
+
+    `leaves`: by defense, the report of its best attack with its name under `attack`; `metric`: `balanced_accuracy` or
+    `auc`. Columns as `frame`; runs whose attack is not stored are left out.
+    """
+    rows = []
+    for row in frame[frame["headline"] & (frame["seed"] == seed)].to_dict("records"):
+        leaf = leaves.get(str(row["model"]))
+        found = attack_figure(leaf, metric)
+        if leaf is not None and pd.notna(found["value"]):
+            bounds = {"leak": found["value"], "low": found["low"], "high": found["high"]}
+            rows.append(row | bounds | {"by": leaf.get("attack", "")})
+    return pd.DataFrame(rows, columns=frame.columns)
+
+
+STOPPED = "_stopped"  # ending of a defense that is another one stopped early
+TRAIL_COLUMNS = ("trail", "model", "at", "test_accuracy", "leak")
+
+
+def trails(frame: pd.DataFrame, usual: Mapping[str, tuple[float, float]], seed: int) -> pd.DataFrame:
+    """Paths through the plane in the order of a strength, as rows of `TRAIL_COLUMNS`; each has at least two points.
+
+    For each of TIER's variants with `usual` (lambda, beta): one over lambda at the usual beta, which begins at the same
+    training without TIER, and one over beta at the usual lambda. For every other defense one over its strength. All of
+    one training seed and of as many epochs as the headline runs. `at` is the value that varies.
+    """
+    epochs = frame[frame["headline"]]["epochs"].max() if frame["headline"].any() else frame["epochs"].max()
+    of = frame[(frame["seed"] == seed) & frame["leak"].notna()]
+    lasting = of[of["epochs"] == epochs]
+    parts = []
+    for model, (lam, beta) in usual.items():
+        own = lasting[lasting["model"] == model]
+        without = "augmentation" if model == "tier_full" else "none"
+        plain = lasting[lasting["model"] == without].assign(**{"lambda": 0.0})
+        over = pd.concat([part for part in (plain, own[own["beta"] == beta]) if len(part)] or [own])
+        parts.append(_trail(over, model, "lambda", f"beta {beta:g}"))
+        parts.append(_trail(own[own["lambda"] == lam], model, "beta", f"lambda {lam:g}"))
+    for name, part in of[of["strength"].notna()].groupby("model", sort=False):
+        parts.append(_trail(part, str(name), "strength", ""))
+    long = [part for part in parts if len(part) > 1]
+    return pd.concat(long, ignore_index=True) if long else pd.DataFrame(columns=list(TRAIL_COLUMNS))
+
+
+def _trail(rows: pd.DataFrame, model: str, over: str, fixed: str) -> pd.DataFrame:
+    name = STRENGTHS.get(model, over) if over == "strength" else over  # type: ignore[call-overload]
+    text = f"{NAMES.get(model, model)} over {name}{', ' + fixed if fixed else ''}"
+    made = rows.sort_values(over).drop_duplicates(over).rename(columns={over: "at"})
+    return made.assign(trail=text, model=model)[list(TRAIL_COLUMNS)]
+
+
+OPTION_COLUMNS = (
+    "defense", "model", "setting_text", "seeds", "test_accuracy", "test_low", "test_high", "leak", "low", "high",
+    "epsilon", "delta",
+)  # fmt: skip
+
+
+def options(frame: pd.DataFrame, stopped: pd.DataFrame) -> pd.DataFrame:
+    """What one can choose between: each setting of each defense with its mean over seeds, as rows of `OPTION_COLUMNS`.
+
+    `frame` as from `runs`, `stopped` as from `paths`. A checkpoint of plain training is early stopping; one of training
+    with augmentation is the defense `augmentation_stopped`. `low` and `high` are the widest interval over the seeds:
+    from the lowest seed's lower end to the highest seed's upper one.
+    """
+    ended = frame[frame["model"] == "none"]["epochs"].max()
+    rows = []
+    for _, part in frame[frame["leak"].notna()].groupby("setting", sort=False):
+        first = part.iloc[0].to_dict()
+        text, model, epochs = setting_text(first), str(first["model"]), int(first["epochs"])
+        if model == "early_stopping":
+            text = f"after epoch {epochs}"
+        elif epochs != ended:
+            text = f"{text}, {epochs} epochs".removeprefix(", ")
+        rows.append({"defense": model, "setting_text": text, **_over_seeds(part)})
+    early = stopped[(stopped["epoch"] < ended) & stopped["leak"].notna()] if len(stopped) else stopped
+    for (name, epoch), part in early.groupby(["model", "epoch"], sort=False):
+        defense = "early_stopping" if name == "none" else f"{name}{STOPPED}"
+        text = f"after epoch {epoch:.0f}"
+        if not any((row["defense"], row["setting_text"]) == (defense, text) for row in rows):  # a run that ended there
+            rows.append({"defense": defense, "setting_text": text, **_over_seeds(part)})
+    return pd.DataFrame(rows, columns=list(OPTION_COLUMNS))
+
+
+def _over_seeds(part: pd.DataFrame) -> dict[str, Any]:
+    """Several seeds of one setting as one: means, and the widest intervals."""
+    known = {name: part[name] for name in OPTION_COLUMNS if name in part}
+    row: dict[str, Any] = {"model": str(part["model"].iloc[0]), "seeds": int(part["seed"].nunique())}
+    for name in ("test_accuracy", "leak", "epsilon", "delta"):
+        row[name] = known[name].mean() if name in known else np.nan
+    for low, high in (("test_low", "test_high"), ("low", "high")):
+        row |= {low: known[low].min(), high: known[high].max()} if low in known else {low: np.nan, high: np.nan}
+    return row
+
+
+def at_accuracy(
+    choices: pd.DataFrame, accuracy: float, tolerance: float = 0.02, against: str = "tier_full"
+) -> pd.DataFrame:
+    """Each defense's least leaking setting among those as accurate, to within `tolerance`, or more; least leak first.
+
+    `choices` as from `options`, `accuracy` a fraction. A more accurate setting that leaks less is the better choice
+    however much more accurate it is, so it counts. Further columns: `of`, how many of its settings were as accurate;
+    `difference`, its leak minus that of `against`, with the 95 % interval `difference_low` to `difference_high`;
+    `clear`: that interval excludes 0 (null where it is unknown, and for `against` itself).
+    """
+    able = choices[choices["test_accuracy"] >= accuracy - tolerance - 1e-12]
+    if not len(able):
+        return able.assign(of=0, difference=np.nan, difference_low=np.nan, difference_high=np.nan, clear=None)
+    best = able.loc[able.groupby("defense")["leak"].idxmin()]
+    best = best.assign(of=best["defense"].map(able["defense"].value_counts()))
+    reference = best[best["defense"] == against]
+    rows = []
+    for row in best.sort_values("leak", kind="stable").to_dict("records"):
+        apart = _difference(row, reference.iloc[0]) if len(reference) and row["defense"] != against else {}
+        rows.append(row | apart)
+    columns = [*best.columns, "difference", "difference_low", "difference_high", "clear"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _difference(first: Mapping[Any, Any], second: pd.Series) -> dict[str, Any]:
+    """The difference of two leaks with its 95 % interval from theirs, as if they were independent.
+
+    Newcombe's square-and-add of the distances to the facing ends (1998, as in `gap_interval`). Both are measured on the
+    same images, so that the true interval is rather narrower.
+    """
+    change = float(first["leak"] - second["leak"])
+    down = float(np.hypot(first["leak"] - first["low"], second["high"] - second["leak"]))
+    up = float(np.hypot(first["high"] - first["leak"], second["leak"] - second["low"]))
+    clear = None if np.isnan(down + up) else bool(change - down > 0 or change + up < 0)
+    return {"difference": change, "difference_low": change - down, "difference_high": change + up, "clear": clear}
 
 
 def stack(parts: Mapping[str, pd.DataFrame], order: str | None = None) -> pd.DataFrame:

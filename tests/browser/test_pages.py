@@ -13,7 +13,7 @@ from tests.dashboard import synthetic
 from tier import presets
 from tier.store import Store
 
-PAGES = ("", "trajectories", "divergence", "explanations", "sample", "attack", "train", "runs")
+PAGES = ("", "trajectories", "divergence", "explanations", "sample", "attack", "tradeoff", "train", "runs")
 View = Callable[..., Page]
 
 
@@ -59,7 +59,7 @@ def test_every_page_is_whole_in_both_themes(url: str, view: View, path: str, the
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["trajectories", "divergence", "train"])
+@pytest.mark.parametrize("path", ["trajectories", "divergence", "tradeoff", "train"])
 def test_words_in_charts_are_readable(url: str, view: View, path: str, theme: str) -> None:
     page = view(f"{url}/{path}", theme)
     page.wait_for_selector(".stPlotlyChart .main-svg")
@@ -72,7 +72,7 @@ def test_words_in_charts_are_readable(url: str, view: View, path: str, theme: st
     assert min(contrast(fill, background) for fill in fills) >= 4.5
 
 
-@pytest.mark.parametrize("path", ["trajectories", "divergence", "train"])
+@pytest.mark.parametrize("path", ["trajectories", "divergence", "tradeoff", "train"])
 def test_labels_in_charts_neither_overlap_nor_leave_the_chart(url: str, view: View, path: str) -> None:
     page = view(f"{url}/{path}")
     page.wait_for_selector(".stPlotlyChart .main-svg")

@@ -16,7 +16,7 @@ from tier.presets import Preset
 from tier.store import Store
 
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
-PAGES = ("overview", "trajectories", "divergence", "explanations", "sample", "attack", "train", "runs")
+PAGES = ("overview", "trajectories", "divergence", "explanations", "sample", "attack", "tradeoff", "train", "runs")
 
 Open = Callable[..., AppTest]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from tier import experiment, figures, gallery
+from tier import experiment, figures, gallery, presets
 from tier import metrics as merits
-from tier.config import Experiment, Inspect
+from tier.config import STRENGTHS, Experiment, Inspect
 from tier.presets import Preset
 from tier.store import Store
 
@@ -19,7 +19,13 @@ IMAGES = 60  # of each kind
 # how far apart members and non-members come under an explainer, against the plain gradient
 EXPLAINERS = dict(zip(figures.EXPLAINERS, (1.0, 0.9, 0.7, 0.8, 0.6, 1.2, 1.1, 0.0), strict=True))
 # test accuracy, audit balanced accuracy and how far members' curves lie above non-members'
-FINAL = {"none": (0.60, 0.90, 0.14), "augmentation": (0.68, 0.64, 0.04), "tier_reg": (0.55, 0.78, 0.09)}
+FINAL = {
+    "none": (0.60, 0.90, 0.14), "augmentation": (0.68, 0.64, 0.04), "tier_reg": (0.55, 0.78, 0.09),
+    "dpsgd_eps100": (0.25, 0.51, 0.0), "dpsgd_tuned": (0.45, 0.56, 0.01), "memguard": (0.60, 0.70, 0.06),
+    "early_stopping": (0.45, 0.55, 0.02), "label_smoothing": (0.63, 0.82, 0.1), "relaxloss": (0.58, 0.60, 0.03),
+    "confidence_penalty": (0.61, 0.86, 0.12), "distillation": (0.62, 0.74, 0.07),
+    "ensemble_partition": (0.48, 0.66, 0.05),
+}  # fmt: skip
 
 
 def strength(one: Experiment) -> tuple[float, float, float]:
@@ -31,6 +37,9 @@ def strength(one: Experiment) -> tuple[float, float, float]:
         lam, beta = defense.tier.lambda_, defense.tier.beta
         accuracy, leak, distance = FINAL["tier_reg"] if defense.name == "tier_reg" else (0.66, 0.62, 0.03)
         accuracy, leak, distance = accuracy - 0.008 * lam - 0.02 * beta, leak - 0.004 * lam, distance * 0.9
+    if defense.name in STRENGTHS and not defense.regularizes:  # a sweep of a rival moves both
+        base = presets.get("signs").defense(defense.name).strength
+        accuracy, leak = accuracy - 0.02 * (defense.strength / base - 1), leak - 0.03 * (defense.strength / base - 1)
     generator = np.random.default_rng(one.train.seed)
     return accuracy + generator.normal(0, 0.005), max(leak + generator.normal(0, 0.005), 0.5), distance
 
@@ -116,6 +125,10 @@ def metrics(one: Experiment) -> dict[str, dict[str, object]]:
         "gap_balanced_accuracy": 0.5 + 0.6 * (leak - 0.5), "seconds_per_epoch": 1.0, "epochs": one.train.epochs,
         "members": members, "nonmembers": nonmembers, "classes": 24, "parameters": 3,
     }  # fmt: skip
+    name = one.defense.name
+    if one.defense.private:
+        trained |= {"defense": {"epsilon": 100.0 if name == "dpsgd_eps100" else 4321.0, "delta": 1e-5}}
+    trained |= {"epochs": one.epochs, "seconds_per_epoch": {"none": 1.0, "tier_full": 4.8}.get(name, 1.3)}
     parts: dict[str, dict[str, object]] = {
         "train": trained,
         "trajectory": {"degenerate_maps": 0, "cam_layer": layer, "images": members + nonmembers},
@@ -194,6 +207,19 @@ def fill(store: Store, preset: Preset) -> None:
             add(store, one, ("trajectory", "divergence", "audit", "report"))
     add_explanations(store, preset)
     add_attacks(store, preset)
+
+
+def add_rivals(store: Store, preset: Preset) -> None:
+    """The rivals at their usual strength with all seeds, two more strengths of RelaxLoss, a battery on two of them."""
+    preset = pinned(store, preset)
+    for defense in preset.rivals:
+        for seed in preset.seeds:
+            add(store, preset.run(defense, seed), ("train", "report"))
+    base = preset.defense("relaxloss").strength
+    for _, one in preset.sweep("relaxloss", (base / 2, 2 * base)):
+        add(store, one, ("train", "report"))
+    for name in ("relaxloss", "dpsgd_tuned"):
+        add_battery(store, preset.run(name))
 
 
 PIXELS = 32  # of a side of the images that maps are made up for
@@ -299,7 +325,8 @@ def add_fidelity(store: Store, one: Experiment) -> None:
 
 PER_CLASS = 5  # members, and as many non-members, of each class that an attack is tried on: enough for a rate of 1 %
 # how far members' attack scores lie above non-members', in standard deviations, from an undefended and a like shadow
-EXPOSED = {"none": (1.2, 1.2), "augmentation": (0.4, 0.5), "tier_reg": (0.6, 1.0), "tier_full": (0.3, 0.7)}
+EXPOSED = {"none": (1.2, 1.2), "augmentation": (0.4, 0.5), "tier_reg": (0.6, 1.0), "tier_full": (0.3, 0.7),
+           "relaxloss": (0.2, 0.4), "dpsgd_tuned": (0.1, 0.2)}  # fmt: skip
 CONSTANT = 3  # the trajectory feature that is the same for all images, so that the filter drops it
 ATTACKED = np.concatenate([ROWS, ROWS.max() + 1 + np.arange(2 * CLASSES * PER_CLASS - len(ROWS))])
 

@@ -43,7 +43,7 @@ def test_an_empty_store_says_what_to_run(page: str, open_page: Open, empty_store
         assert not charts(test)
 
 
-@pytest.mark.parametrize("page", ["overview", "trajectories", "divergence", "train"])
+@pytest.mark.parametrize("page", ["overview", "trajectories", "divergence", "tradeoff", "train"])
 def test_every_chart_states_its_takeaway_settings_and_data(page: str, open_page: Open, full_store: Path) -> None:
     test = open_page(page, full_store)
     found = charts(test)

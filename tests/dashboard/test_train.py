@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.dashboard.conftest import Open, charts, texts
@@ -141,24 +140,20 @@ def test_values_beyond_the_limits_are_refused_on_the_server(
     assert all(job.experiment["train"]["epochs"] <= 200 for job in engine.jobs())
 
 
-def test_the_scatter_holds_every_run_and_both_paths(open_page: Open, full_store: Path) -> None:
-    spec = charts(open_page("train", full_store))[-1].spec
-    for name in ("Undefended, stopped early", "Augmentation, stopped early", "TIER Full", "TIER Reg-only", "frontier"):
-        assert name in spec
+def test_the_chosen_point_is_ringed_among_the_presets_defenses(open_page: Open, full_store: Path) -> None:
+    test = open_page("train", full_store, **{"lambda": "5", "beta": "0.1"})
+    chart = charts(test)[-1]
+    for name in ("Undefended", "Augmentation", "TIER Full", "TIER Reg-only", "frontier", "chosen"):
+        assert name in chart.spec
+    assert "The chosen point (leak 0." in chart.alt
+    assert "than the least leaking of" in chart.alt
+    link = test.get("page_link")[-1].proto
+    assert link.page == "tradeoff"
+    assert "run=TIER+Full%2C+lambda+5%2C+beta+0.1" in link.query_string
 
 
-def test_runs_are_compared_by_the_cross_fitted_audit_and_the_tilts_are_told(open_page: Open, full_store: Path) -> None:
-    said = texts(open_page("train", full_store))
-    assert "audit: 5-fold cross-fitted" in said
-    assert "The checkpoints lie in the middle of one learning-rate cycle" in said
-    assert "The frontier, the least leak at each accuracy, is held by" in said
-    assert "80/20" not in said
-
-
-def test_the_matched_table_compares_every_tier_run(open_page: Open, full_store: Path, preset: Preset) -> None:
-    test = open_page("train", full_store)
-    table: pd.DataFrame = test.dataframe[-1].value
-    assert {"advantage", "best", "worst", "clear", "leak", "audit", "gap", "best_gap"} <= set(table.columns)
-    runs = [preset.run(name, seed) for name in ("tier_full", "tier_reg") for seed in preset.seeds]
-    runs += [one for lam, _, one in preset.grid("tier_full") if lam > 0]
-    assert len(table) == len({experiment.key("report", one) for one in runs})
+def test_a_point_that_is_not_stored_has_no_ring(open_page: Open, full_store: Path) -> None:
+    test = open_page("train", full_store, free="true", lambda_free="4.5")
+    chart = charts(test)[-1]
+    assert '"chosen"' not in chart.spec
+    assert "cannot be compared yet" in chart.alt

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from tier import figures
+from tier import figures, tables
 
 LEVELS = np.arange(10) / 10
 
@@ -50,7 +50,12 @@ def test_colour_is_the_model_and_dash_is_membership() -> None:
 
 def test_every_model_has_its_own_colour_and_marker() -> None:
     looks = list(figures.STYLES.values())
-    assert len({look.colour for look in looks}) == len({look.symbol for look in looks}) == len(looks)
+    own = ("none", "augmentation", "tier_reg", "tier_full", "control")  # rivals share colours, never a marker
+    assert len({figures.style(name).colour for name in own}) == len(own)
+    assert len({look.symbol for look in looks}) == len(looks)
+    assert all(look.symbol in figures.GLYPHS for look in looks)
+    palette = {"#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442"}
+    assert {look.colour for look in looks} <= palette  # Okabe-Ito without black
     assert figures.style("none").colour == "#D55E00"
     assert figures.style("tier_full").colour == "#0072B2"
 
@@ -235,6 +240,7 @@ def points() -> pd.DataFrame:
     return pd.DataFrame({
         "model": ["none", "tier_full", "tier_full"], "text": ["a", "b", "c"], "test_accuracy": [0.6, 0.5, 0.4],
         "leak": [0.9, 0.6, 0.55], "low": [0.88, 0.57, np.nan], "high": [0.92, 0.63, np.nan],
+        "test_low": [0.57, 0.46, 0.37], "test_high": [0.63, 0.54, 0.43],
         "headline": [True, True, False],
     })  # fmt: skip
 
@@ -242,7 +248,7 @@ def points() -> pd.DataFrame:
 def stopped(seeds: list[int]) -> pd.DataFrame:
     parts = [
         pd.DataFrame({"model": "none", "seed": seed, "epoch": [5, 10], "test_accuracy": [0.4 + 0.01 * seed, 0.6],
-                      "leak": [0.55, 0.9]})
+                      "leak": [0.55, 0.9], "text": [f"after {epoch}, seed {seed}" for epoch in (5, 10)]})
         for seed in seeds
     ]  # fmt: skip
     return pd.concat(parts, ignore_index=True)
@@ -260,6 +266,8 @@ def test_leak_draws_runs_paths_and_the_chosen_point() -> None:
     assert "chosen" in names
     headline = next(t for t in figure.data if t.name == "TIER Full" and t.error_y.visible)
     assert headline.error_y.array[0] == pytest.approx(0.03)
+    assert headline.error_x.arrayminus[0] == pytest.approx(0.04)
+    assert headline.customdata[0][0] == "b"
     assert figures.leak(points(), paths.head(0), frontier().head(0)).layout.xaxis.range is not None
 
 
@@ -282,6 +290,73 @@ def test_the_frontier_is_a_named_thin_line_of_steps() -> None:
     np.testing.assert_allclose(line.x[1:], frontier()["test_accuracy"])
     np.testing.assert_allclose(line.y, [0.55, 0.55, 0.9])
     assert any(figures.FRONTIER in str(a.text) for a in figure.layout.annotations)
+
+
+def test_names_in_the_plane_stand_apart_on_a_phone_and_in_a_large_window() -> None:
+    models = list(tables.NAMES)
+    generator = np.random.default_rng(0)
+    x, y = generator.uniform(0.55, 0.62, len(models)), generator.uniform(0.55, 0.8, len(models))  # a crowd
+    crowd = pd.DataFrame({
+        "model": models, "text": models, "test_accuracy": x, "leak": y, "low": y - 0.02, "high": y + 0.02,
+        "test_low": x - 0.03, "test_high": x + 0.03, "headline": True,
+    })  # fmt: skip
+    paths = stopped([0])
+    figure = figures.leak(crowd, paths, frontier())
+    notes = [a for a in figure.layout.annotations if a.ax is not None]
+    assert [note.text.split("</span> ")[1] for note in notes] == sorted(
+        (figures.style(model).label for model in models), key=[note.text.split("</span> ")[1] for note in notes].index
+    )
+    tall = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+    (left, right), (low, high) = figure.layout.xaxis.range, figure.layout.yaxis.range
+    for width in figures.WIDTHS:
+        boxes = []
+        for note in notes:
+            px, py = (note.x - left) / (right - left) * width + note.ax, (high - note.y) / (high - low) * tall + note.ay
+            half = 3.4 * (len(note.text.split("</span> ")[1]) + 2)
+            assert half - 5 <= px <= width - half + 5
+            boxes.append((px - half, px + half, py))
+        for i, (first, last, line) in enumerate(boxes):
+            for other_first, other_last, other_line in boxes[i + 1 :]:
+                assert last <= other_first or other_last <= first or abs(line - other_line) >= 15
+
+
+def test_trails_are_thin_lines_in_their_order() -> None:
+    trails = pd.DataFrame({"trail": "TIER Full over lambda", "model": "tier_full", "at": [0, 3, 7],
+                           "test_accuracy": [0.6, 0.5, 0.4], "leak": [0.6, 0.58, 0.55]})  # fmt: skip
+    figure = figures.leak(points(), stopped([0]).head(0), frontier(), trails=trails, axis="auc")
+    line = next(trace for trace in figure.data if trace.name == "TIER Full over lambda")
+    np.testing.assert_allclose(line.x, trails["test_accuracy"])
+    assert line.line.width == 1
+    assert "AUC" in figure.layout.yaxis.title.text
+
+
+def test_overhead_draws_each_defense_once_on_a_log_axis() -> None:
+    rows = pd.DataFrame({"model": ["augmentation", "dpsgd_tuned"], "value": [1.1, 12.0], "low": [1.0, np.nan],
+                         "high": [1.2, np.nan], "text": ["a", "b"]})  # fmt: skip
+    figure = figures.overhead(rows)
+    assert [trace.x[0] for trace in figure.data] == [1.1, 12.0]
+    assert figure.layout.xaxis.type == "log"
+    low, high = figure.layout.xaxis.range
+    assert low < 0 < np.log10(12.0) < high
+    assert "12 ×" in [a.text for a in figure.layout.annotations]
+
+
+def test_strength_curves_name_every_lambda_in_both_panels() -> None:
+    events = pd.concat([
+        pd.DataFrame({"lambda": lam, "epoch": [1, 2], "train_accuracy": [0.3, 0.9 - lam / 100],
+                      "test_accuracy": [0.2, 0.6 - lam / 100]})
+        for lam in (0.0, 7.0, 15.0)
+    ])  # fmt: skip
+    figure = figures.strength_curves(events)
+    for lam in ("0", "7", "15"):
+        assert sum(str(a.text).endswith(f"lambda {lam}") for a in figure.layout.annotations) == 2
+    drawn = {trace.name: trace for trace in figure.data}
+    assert drawn["lambda 7, non-members"].line.dash == "dash"
+    assert drawn["lambda 7, members"].line.dash == "solid"
+    np.testing.assert_allclose(drawn["lambda 7, non-members"].y, [0.2, 0.53])
+    colours = [drawn[f"lambda {lam}, members"].line.color for lam in ("0", "7", "15")]
+    assert len(set(colours)) == 3
+    assert drawn["lambda 7, non-members"].line.color == colours[1]
 
 
 def test_the_guess_hides_model_and_membership_until_they_are_revealed() -> None:
