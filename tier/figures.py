@@ -1182,7 +1182,7 @@ def reasons(table: pd.DataFrame, model: str) -> go.Figure:
     figure.update_layout(  # of the whole figure: beside long names the panel is narrower than its heading
         title={
             "text": "<b>What moved the score</b><br>right: towards member, left: away", "x": 0, "xref": "container",
-            "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 14}, "font": {"size": FONT_PIXELS, "weight": 400},
+            "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 14}, "font": {"size": FONT_PIXELS},
         }
     )  # fmt: skip
     figure.add_vline(x=0, line={"color": GREY, "width": 1})
