@@ -4,7 +4,7 @@ Everywhere an image is called a member when its score lies above the threshold, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 from scipy.stats import rankdata
 
-from tier.stats import Interval
+from tier.stats import Interval, gap_interval
 
 Array = NDArray[np.float64]
 RESAMPLES = 500
 CELLS = 2_000_000  # counts that a bootstrap holds at a time, 16 MB per array
+# Images that are looked at as the most exposed, at least: of as many members as non-members 125 non-members on average,
+# and fewer than the 100 that a rate of 1 % needs in one draw of 3,500 where exposure says nothing of membership.
+EXPOSED = 250
 
 
 class AtFpr(NamedTuple):
@@ -159,6 +162,10 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     """
     if not 0 <= successes <= trials or trials == 0:
         raise ValueError(f"a rate needs successes between 0 and a positive number of trials: {successes} of {trials}")
+    return _clopper_pearson(successes, trials, confidence)
+
+
+def _clopper_pearson(successes: float, trials: int, confidence: float) -> Interval:
     tail, failures = (1 - confidence) / 2, trials - successes
     low = betaincinv(successes, failures + 1, tail) if successes else 0.0
     high = betaincinv(successes + 1, failures, 1 - tail) if failures else 1.0
@@ -186,7 +193,9 @@ def auc_interval(
     Resamples are counts over the G distinct scores, and the area follows from their running sums; as many resamples at
     a time as fit into `cells` counts, so memory does not grow with the data.
     """
-    return _central(_areas(*_groups(members, nonmembers), resamples, seed, cells))
+    a, b = _groups(members, nonmembers)
+    parts = _resamples(a.size, b.size, resamples, seed, cells)
+    return _central(np.concatenate([_areas(a, b, inside, outside) for inside, outside in parts]))
 
 
 def _balanced_accuracies(a: Array, b: Array, threshold: float, resamples: int, seed: int) -> Array:
@@ -196,23 +205,34 @@ def _balanced_accuracies(a: Array, b: Array, threshold: float, resamples: int, s
     return (found + cleared) / 2
 
 
-def _areas(a: Array, b: Array, resamples: int, seed: int, cells: int = CELLS) -> Array:
-    values, place = np.unique(np.concatenate([a, b]), return_inverse=True)
-    parts, width = np.split(place, [a.size]), len(values)
+def _resamples(
+    members: int, nonmembers: int, resamples: int, seed: int, cells: int = CELLS
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Places of members `(R, N)` and of non-members `(R, M)` drawn with replacement, some resamples at a time.
+
+    They depend on the sizes and the seed alone, so that any scores of the same images can be looked at together.
+    """
     rng = np.random.default_rng(seed)
-    areas: list[Array] = []
-    step = max(1, cells // max(width, a.size, b.size))
+    step = max(1, cells // (members + nonmembers))
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
-        inside, outside = (_resampled_counts(part, width, rows, rng) for part in parts)  # (rows, G)
-        won = (inside * (np.cumsum(outside, 1) - outside / 2)).sum(1)  # ties count half
-        areas.append(won / (a.size * b.size))
-    return np.concatenate(areas)
+        yield rng.integers(members, size=(rows, members)), rng.integers(nonmembers, size=(rows, nonmembers))
 
 
-def _resampled_counts(place: NDArray[np.int64], width: int, rows: int, rng: np.random.Generator) -> Array:
-    drawn = place[rng.integers(place.size, size=(rows, place.size))] + width * np.arange(rows)[:, None]
-    return np.bincount(drawn.ravel(), minlength=rows * width).reshape(rows, width).astype(np.float64)
+def _areas(a: Array, b: Array, inside: NDArray[np.int64], outside: NDArray[np.int64]) -> Array:
+    """The AUC of each resample `(R,)`."""
+    values, place = np.unique(np.concatenate([a, b]), return_inverse=True)
+    own, others = np.split(place, [a.size])
+    found, missed = (_counts(drawn, len(values)) for drawn in (own[inside], others[outside]))  # (R, G)
+    won: Array = (found * (np.cumsum(missed, 1) - missed / 2)).sum(1)  # ties count half
+    return won / (a.size * b.size)
+
+
+def _counts(places: NDArray[np.int64], width: int) -> Array:
+    """How often each row of `(R, N)` holds each place, `(R, width)`."""
+    rows = len(places)
+    flat = places + width * np.arange(rows)[:, None]
+    return np.bincount(flat.ravel(), minlength=rows * width).reshape(rows, width).astype(np.float64)
 
 
 def _central(values: Array) -> Interval:
@@ -245,10 +265,30 @@ def report(members: ArrayLike, nonmembers: ArrayLike, threshold: float | None, s
 
 
 FIGURES = (
-    "balanced_accuracy", "balanced_accuracy_calibrated", "auc", "interval", "auc_interval", "tpr_at_0.001",
-    "tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01", "tnr_at_0.001",
+    "balanced_accuracy", "balanced_accuracy_calibrated", "auc", "interval", "auc_interval",
+    "tpr_at_0.001", "tpr_interval_at_0.001", "counts_at_0.001", "tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01",
+    "tnr_at_0.001", "tnr_interval_at_0.001", "tnr_counts_at_0.001",
 )  # fmt: skip
 """The figures of a report, in its order; each may be None, with its reason under `refused`."""
+
+
+class Rate(NamedTuple):
+    """A rate of a report: the names of its value, interval and counts, and how it is found."""
+
+    value: str
+    interval: str
+    counts: str
+    level: float
+    of_members: bool  # members found at false alarms, else non-members cleared at missed members
+
+
+RATES = (
+    Rate("tpr_at_0.001", "tpr_interval_at_0.001", "counts_at_0.001", 0.001, True),
+    Rate("tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01", 0.01, True),
+    Rate("tnr_at_0.001", "tnr_interval_at_0.001", "tnr_counts_at_0.001", 0.001, False),
+)
+"""The rates at a fixed error. Counts of members are `true_positives` and `false_positives`, else `true_negatives` and
+`false_negatives`."""
 
 
 def _figures(a: Array, b: Array, threshold: float | None, seed: int, refused: dict[str, str]) -> dict[str, Any]:
@@ -263,92 +303,197 @@ def _figures(a: Array, b: Array, threshold: float | None, seed: int, refused: di
         refused["balanced_accuracy_calibrated"] = "calibrating needs at least two members and two non-members"
     else:
         found["balanced_accuracy_calibrated"] = cross_fitted_balanced_accuracy(a, b, seed=seed)
-    strict, loose, cleared = tpr_at_fpr(a, b, 0.001), tpr_at_fpr(a, b, 0.01), tnr_at_fnr(a, b, 0.001)
-    for name, rate in (("tpr_at_0.001", strict), ("tpr_at_0.01", loose), ("tnr_at_0.001", cleared)):
-        found[name] = rate.value
-        if rate.refused:
-            refused[name] = rate.refused
-    if loose.true_positives is None:
-        refused |= dict.fromkeys(("tpr_interval_at_0.01", "counts_at_0.01"), str(loose.refused))
-    else:
-        found["tpr_interval_at_0.01"] = list(clopper_pearson(loose.true_positives, a.size))
-        found["counts_at_0.01"] = {
-            "true_positives": loose.true_positives, "false_positives": loose.false_positives
-        }  # fmt: skip
+    for rate in RATES:
+        found |= _rate(a, b, rate, refused)
     return found
 
 
-def report_seeds(
-    runs: Sequence[tuple[ArrayLike, ArrayLike, float | None]], seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Any]:
+def _rate(a: Array, b: Array, rate: Rate, refused: dict[str, str]) -> dict[str, Any]:
+    """One rate with its raw counts and its exact interval; adds to `refused` why they are not there."""
+    made = tpr_at_fpr(a, b, rate.level) if rate.of_members else tnr_at_fnr(a, b, rate.level)
+    hits, errors = made[1:3]
+    if hits is None:
+        refused |= dict.fromkeys((rate.value, rate.interval, rate.counts), str(made.refused))
+        return {}
+    interval = clopper_pearson(hits, (a if rate.of_members else b).size)
+    return {
+        rate.value: made.value,
+        rate.interval: list(interval),
+        rate.counts: dict(zip(_count_names(rate), (hits, errors), strict=True)),
+    }
+
+
+def _count_names(rate: Rate) -> tuple[str, str]:
+    """What is right and what is wrong among the counts of a rate."""
+    return ("true_positives", "false_positives") if rate.of_members else ("true_negatives", "false_negatives")
+
+
+# ---- the same over training seeds
+
+Run = tuple[ArrayLike, ArrayLike, float | None]
+"""Scores of members and of non-members of one model, and the threshold that was transferred to it."""
+
+
+def report_seeds(runs: Sequence[Run], seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
     """The report of one attack on models of several training seeds, each (members, non-members, threshold).
 
-    Figures are means over seeds; `interval` and `auc_interval` resample seeds, then images (SPEC 0); counts, and the
-    interval from them, are sums over seeds. A figure that one seed refuses is refused, with that reason. The threshold
-    is None unless all seeds share it. One seed gives `report` itself. Raises ValueError without a run.
+    All are about the same images in the same order: another seed makes another model, not other images. Figures and
+    counts are means over the seeds, and `members` and `nonmembers` the numbers of images. Intervals resample seeds,
+    then images, the same for every seed (SPEC 0); that of a rate also covers the exact one of its mean over so many
+    images, so that equal models are never worth more than one of them. A figure that one seed refuses is refused, with
+    that reason. The threshold is None unless all seeds share it. `seeds` is their number. One seed gives `report`
+    itself. Raises ValueError without a run, and for runs with different numbers of images.
     """
     leaves = [report(*run, seed=seed) for run in runs]
     if not leaves:
         raise ValueError("there are no runs to report on")
     if len(leaves) == 1:
         return leaves[0]
+    if len({(np.size(members), np.size(nonmembers)) for members, nonmembers, _ in runs}) > 1:
+        raise ValueError("the seeds must be about the same images; their numbers of scores differ")
     refused = {name: reason for leaf in reversed(leaves) for name, reason in leaf["refused"].items()}
-    given = [name for name in FIGURES if name not in refused]
-    totals = {name: sum(leaf[name] for leaf in leaves) for name in ("members", "nonmembers")}
     made: dict[str, Any] = dict.fromkeys(FIGURES)
+    given = [name for name in FIGURES if name not in refused]
     for name in given:
         if isinstance(leaves[0][name], float):
             made[name] = float(np.mean([leaf[name] for leaf in leaves]))
-    if "counts_at_0.01" in given:
-        counts = [leaf["counts_at_0.01"] for leaf in leaves]
-        made["counts_at_0.01"] = {name: sum(count[name] for count in counts) for name in counts[0]}
-        found = made["counts_at_0.01"]["true_positives"]
-        made["tpr_interval_at_0.01"] = list(clopper_pearson(found, totals["members"]))
-    made |= _seed_intervals(runs, given, resamples, seed)
+    for rate in (rate for rate in RATES if rate.value in given):
+        counts = [leaf[rate.counts] for leaf in leaves]
+        made[rate.counts] = {name: float(np.mean([count[name] for count in counts])) for name in counts[0]}
+    common = _common(runs)
+    totals = {"members": common[0][0].size, "nonmembers": common[0][1].size}
+    if {"auc", "balanced_accuracy_calibrated"} & set(given):
+        made |= _seed_intervals(common, made, resamples, seed)
+    lacking = [name for name in given if made[name] is None]
+    refused |= dict.fromkeys(lacking, "no image has a score from every seed")
     shared = {leaf["threshold"] for leaf in leaves}
-    return {**made, "threshold": shared.pop() if len(shared) == 1 else None, **totals, "refused": refused}
+    threshold = shared.pop() if len(shared) == 1 else None
+    return {**made, "threshold": threshold, **totals, "refused": refused, "seeds": len(leaves)}
+
+
+def _common(runs: Sequence[Run]) -> list[tuple[Array, Array, float | None]]:
+    """The runs with the images alone that each of them has a score of."""
+    groups = [np.stack([np.asarray(run[place], np.float64).ravel() for run in runs]) for place in (0, 1)]  # (S, N)
+    members, nonmembers = (group[:, ~np.isnan(group).any(0)] for group in groups)
+    return [(a, b, run[2]) for a, b, run in zip(members, nonmembers, runs, strict=True)]
 
 
 def _seed_intervals(
-    runs: Sequence[tuple[ArrayLike, ArrayLike, float | None]], given: Sequence[str], resamples: int, seed: int
+    runs: Sequence[tuple[Array, Array, float | None]], made: dict[str, Any], resamples: int, seed: int
 ) -> dict[str, list[float]]:
-    """Those of `interval` and `auc_interval` that are given, over seeds and images."""
-    rng = np.random.default_rng(seed)
-    areas, accuracies = [], []
-    for place, (members, nonmembers, threshold) in enumerate(runs):
-        a, b = (np.asarray(group, np.float64) for group in (members, nonmembers))
-        a, b = a[~np.isnan(a)], b[~np.isnan(b)]
-        if "auc_interval" in given:
-            areas.append(_areas(a, b, resamples, seed + place))
-        if "interval" in given and threshold is not None:
-            accuracies.append(_balanced_accuracies(a, b, threshold, resamples, seed + place))
-    found = {"auc_interval": areas, "interval": accuracies}
-    return {name: list(_central(_drawn_seeds(values, rng))) for name, values in found.items() if values}
+    """The intervals of the figures that are in `made`, over seeds and images; none where a group is empty."""
+    sizes = runs[0][0].size, runs[0][1].size
+    if not all(sizes):
+        return {}
+    rates = [rate for rate in RATES if made[rate.value] is not None]
+    values: dict[str, list[list[Array]]] = {}  # by name of the interval: seeds of each part of the resamples
+    for inside, outside in _resamples(*sizes, resamples, seed):
+        for place, (a, b, threshold) in enumerate(runs):
+            of_seed = {"auc_interval": _areas(a, b, inside, outside)}
+            if made["balanced_accuracy"] is not None and threshold is not None:
+                right = (a > threshold)[inside].mean(1) + (b <= threshold)[outside].mean(1)
+                of_seed["interval"] = right / 2
+            of_seed |= {rate.interval: _resampled_rate(a[inside], b[outside], rate) for rate in rates}
+            for name, part in of_seed.items():
+                values.setdefault(name, [[] for _ in runs])[place].append(part)
+    tables = {name: np.stack([np.concatenate(parts) for parts in of]) for name, of in values.items()}  # (S, R)
+    found = {name: list(_central(_drawn_seeds(table, seed))) for name, table in tables.items()}
+    for rate in rates:
+        exact = _exact_of_share(made[rate.value], sizes[0] if rate.of_members else sizes[1])
+        low, high = found[rate.interval]
+        found[rate.interval] = [min(low, exact.low), max(high, exact.high)]
+    return found
 
 
-def _drawn_seeds(values: Sequence[Array], rng: np.random.Generator) -> Array:
-    """Means over seeds drawn with replacement, each time with a resample of that seed's own, `(R,)`."""
-    table = np.stack(values)  # (S, R)
+def _resampled_rate(members: Array, nonmembers: Array, rate: Rate) -> Array:
+    """A rate of each resample `(R,)` from its scores `(R, N)` and `(R, M)`, the threshold found in it too."""
+    own, other = (members, nonmembers) if rate.of_members else (-nonmembers, -members)
+    place = other.shape[1] - 1 - _allowed(other.shape[1], rate.level)
+    threshold = np.partition(other, place, axis=1)[:, place]
+    found: Array = (own > threshold[:, None]).mean(1)
+    return found
+
+
+def _exact_of_share(share: float, trials: int) -> Interval:
+    """`clopper_pearson` of a share of the trials that need not be a whole number of them."""
+    return _clopper_pearson(share * trials, trials, 0.95)
+
+
+def _drawn_seeds(table: Array, seed: int) -> Array:
+    """Means over seeds drawn with replacement, for each of the resampled sets of images, `(S, R)` -> `(R,)`."""
     seeds, resamples = table.shape
-    drawn = rng.integers(seeds, size=(resamples, seeds)), rng.integers(resamples, size=(resamples, seeds))
-    means: Array = table[drawn].mean(1)
+    drawn = np.random.default_rng([seed, seeds]).integers(seeds, size=(resamples, seeds))
+    means: Array = table[drawn, np.arange(resamples)[:, None]].mean(1)
     return means
 
 
-def vulnerable_decile(
-    scores: ArrayLike, member: ArrayLike, exposure: ArrayLike, threshold: float | None, share: float = 0.1
-) -> dict[str, Any]:
-    """The report of the most exposed tenth of the images alone: `(N,)` scores, membership and exposure.
+# ---- some of the images alone
 
-    `exposure` ranks images without a look at the target's membership, as `tier.attacks.lira.exposure` does: how much
-    reference models change by having trained on the image. Images where it is NaN are not ranked. `round(share * n)`
-    images of the n ranked, at least one; equal exposures are taken in the images' order.
-    """
+
+def vulnerable_decile(
+    scores: ArrayLike,
+    member: ArrayLike,
+    exposure: ArrayLike,
+    threshold: float | None,
+    share: float = 0.1,
+    least: int = EXPOSED,
+) -> dict[str, Any]:
+    """The report of the most exposed images alone (`most_exposed`): `(N,)` scores, membership and exposure."""
     values, inside, exposed = np.asarray(scores, np.float64), np.asarray(member, bool), np.asarray(exposure, np.float64)
     _same_length(values, inside, exposed)
-    order = np.argsort(-exposed, kind="stable")[: int((~np.isnan(exposed)).sum())]  # NaN sorts last
-    chosen = np.sort(order[: max(1, round(share * len(order)))])  # in the order of the images again
-    return report(values[chosen][inside[chosen]], values[chosen][~inside[chosen]], threshold)
+    chosen = most_exposed(exposed, share, least)
+    return report(values[chosen & inside], values[chosen & ~inside], threshold)
+
+
+def most_exposed(exposure: ArrayLike, share: float = 0.1, least: int = EXPOSED) -> NDArray[np.bool_]:
+    """Which images are the most exposed, `(N,)`: a tenth, but at least `least` images, of these at most half of all.
+
+    `exposure` ranks images without a look at the target's membership, as `tier.attacks.lira.exposure` does: how much
+    reference models change by having trained on the image; and how many are taken depends on their number alone. A
+    tenth of 2,000 has about 100 non-members, with which a rate at 1 % is given or refused by chance: hence `least`.
+    Images where exposure is NaN are not ranked. Of n ranked at least one; equal ones are taken in the images' order.
+    """
+    exposed = np.asarray(exposure, np.float64)
+    ranked = np.argsort(-exposed, kind="stable")[: int((~np.isnan(exposed)).sum())]  # NaN sorts last
+    count = max(1, round(share * len(ranked)), min(least, len(ranked) // 2))
+    chosen = np.zeros(exposed.shape, bool)
+    chosen[ranked[:count]] = True
+    return chosen
+
+
+def class_leaks(
+    scores: ArrayLike, member: ArrayLike, label: ArrayLike, threshold: float | None
+) -> list[dict[str, Any]]:
+    """What an attack is worth in each class, the most leaking first: `(N,)` scores, membership and labels.
+
+    Of each class: `label`, `balanced_accuracy` at the transferred threshold, `interval` (95 %, Newcombe's of a
+    difference of shares, which holds for few images and for rates of 0 and 1 too), `members`, `nonmembers`, and of
+    them those above the threshold, `true_positives` and `false_positives`. Scores that are NaN are left out, and so
+    are classes without members or without non-members, and all of them without a threshold.
+    """
+    values, inside, classes = np.asarray(scores, np.float64), np.asarray(member, bool), np.asarray(label)
+    _same_length(values, inside, classes)
+    if threshold is None or math.isnan(threshold):
+        return []
+    rows = []
+    for one in np.unique(classes):
+        here = (classes == one) & ~np.isnan(values)
+        found, alarms = ((values > threshold)[here & group] for group in (inside, ~inside))
+        if not (found.size and alarms.size):
+            continue
+        tpr, fpr = float(found.mean()), float(alarms.mean())
+        rows.append(
+            {
+                "label": int(one),
+                "balanced_accuracy": (tpr + 1 - fpr) / 2,
+                "interval": list(gap_interval(tpr, fpr, found.size, alarms.size)),
+                "members": found.size,
+                "nonmembers": alarms.size,
+                "true_positives": int(found.sum()),
+                "false_positives": int(alarms.sum()),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["balanced_accuracy"])
 
 
 # ---- checks

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 Array = NDArray[np.float64]
+Z = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
 
 
 class Interval(NamedTuple):
@@ -157,3 +158,25 @@ def _resampled_means(values: Array, times: int, rng: np.random.Generator) -> Arr
     with np.errstate(invalid="ignore"):
         means: Array = (counts @ np.where(there, values, 0.0)) / (counts @ there)
     return means
+
+
+def gap_interval(train: float, test: float, members: int, nonmembers: int) -> tuple[float, float]:
+    """95 % interval of the gap attack's balanced accuracy, (1 + train accuracy - test accuracy) / 2.
+
+    Newcombe's hybrid score interval of a difference of two shares (1998, method 10), which also holds at a train
+    accuracy of 1. NaN where an accuracy is unknown or a group is empty.
+    """
+    if not (members and nonmembers) or np.isnan(train + test):
+        return float("nan"), float("nan")
+    (train_low, train_high), (test_low, test_high) = share_interval(train, members), share_interval(test, nonmembers)
+    down, up = np.hypot(train - train_low, test_high - test), np.hypot(train_high - train, test - test_low)
+    return float(1 + train - test - down) / 2, float(1 + train - test + up) / 2
+
+
+def share_interval(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of n; NaN where the share is unknown or n is 0."""
+    if not n:
+        return float("nan"), float("nan")
+    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
+    half = Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    return float(middle - half) / scale, float(middle + half) / scale

@@ -15,8 +15,10 @@ from scipy.stats import betabinom
 
 from tier import stats
 from tier.config import STRENGTHS, Defense, Experiment
-from tier.metrics import best_threshold, clopper_pearson
+from tier.metrics import RATES, best_threshold, clopper_pearson, most_exposed
+from tier.metrics import class_leaks as leaks_by_class
 from tier.metrics import roc as all_points
+from tier.stats import gap_interval, share_interval
 
 RUN_COLUMNS = (
     "key", "model", "lambda", "beta", "strength", "seed", "epochs", "train_accuracy", "test_accuracy", "test_low",
@@ -27,7 +29,6 @@ WORDS = ("key", "model", "by", "setting")  # the columns that hold no numbers
 LEAK_COLUMNS = ("test_accuracy", "leak", "low", "high", "by", "audit", "gap")
 PATH_COLUMNS = ("model", "seed", "epoch", *LEAK_COLUMNS)
 COIN = 0.5  # the balanced accuracy of guessing
-Z = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
 
 # The paper's Tables I and III (GTSRB): percent removed, mean KL of members and non-members, t, its p, KS, its p.
 _PAPER_COLUMNS = ("removed", "members", "nonmembers", "t", "t_p", "ks", "ks_p")
@@ -65,28 +66,6 @@ def leak(metrics: Mapping[Any, Any], members: int, nonmembers: int) -> dict[str,
     return found | {"audit": audit, "audit_low": audit_low, "audit_high": audit_high, "gap": gap}
 
 
-def gap_interval(train: float, test: float, members: int, nonmembers: int) -> tuple[float, float]:
-    """95 % interval of the gap attack's balanced accuracy, (1 + train accuracy - test accuracy) / 2.
-
-    Newcombe's hybrid score interval of a difference of two shares (1998, method 10), which also holds at a train
-    accuracy of 1. NaN where an accuracy is unknown or a group is empty.
-    """
-    if not (members and nonmembers) or np.isnan(train + test):
-        return float("nan"), float("nan")
-    (train_low, train_high), (test_low, test_high) = share_interval(train, members), share_interval(test, nonmembers)
-    down, up = np.hypot(train - train_low, test_high - test), np.hypot(train_high - train, test - test_low)
-    return float(1 + train - test - down) / 2, float(1 + train - test + up) / 2
-
-
-def share_interval(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of n; NaN where the share is unknown or n is 0."""
-    if not n:
-        return float("nan"), float("nan")
-    middle, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
-    half = Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    return float(middle - half) / scale, float(middle + half) / scale
-
-
 def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
@@ -103,7 +82,7 @@ def run(key: str, experiment: Experiment, metrics: Mapping[str, Any]) -> dict[st
     acts = defense.regularizes
     members = metrics.get("members") or experiment.split.target_train
     nonmembers = metrics.get("nonmembers") or experiment.split.target_test
-    epochs, told = metrics.get("epochs") or experiment.train.epochs, metrics.get("defense") or {}
+    epochs, told = metrics.get("epochs") or experiment.epochs, metrics.get("defense") or {}
     test_low, test_high = share_interval(_number(metrics.get("test_accuracy")), nonmembers)
     return {
         "key": key,
@@ -752,7 +731,8 @@ ATTACK_METRICS: dict[str, str] = {
     "tpr_at_0.001": "TPR at 0.1 % FPR",
     "tnr_at_0.001": "TNR at 0.1 % FNR",
 }
-_INTERVALS = {"balanced_accuracy": "interval", "auc": "auc_interval", "tpr_at_0.01": "tpr_interval_at_0.01"}
+_INTERVALS = {"balanced_accuracy": "interval", "auc": "auc_interval", **{rate.value: rate.interval for rate in RATES}}
+_COUNTS = {rate.value: rate.counts for rate in RATES}
 INTERVALS: dict[str, str] = {
     "balanced_accuracy": "95 % bootstrap over images",
     "balanced_accuracy_calibrated": "no intervals",
@@ -768,7 +748,7 @@ _ATTACK_COLUMNS = ("value", "low", "high", "hits", "of", "alarms", "alarms_of", 
 def attack_figure(leaf: Mapping[str, Any] | None, metric: str) -> dict[str, Any]:
     """One figure of an attack's report: value, low, high (95 %), and for rates the raw counts behind it.
 
-    `hits` of `of` images are found at `alarms` errors of `alarms_of` (None where the report does not count them).
+    `hits` of `of` images are found at `alarms` errors of `alarms_of`, as the report counts them.
     `refused`: why there is no value; a report that is None is `not stored`. Where resampling cannot change a figure,
     since all scores lie on their own side, `_without_spread` gives the interval instead of the bootstrap.
     """
@@ -779,12 +759,10 @@ def attack_figure(leaf: Mapping[str, Any] | None, metric: str) -> dict[str, Any]
     if leaf.get(metric) is None:
         return row | {"refused": str((leaf.get("refused") or {}).get(metric, "not in this report"))}
     row["value"] = value = float(leaf[metric])
-    if metric.startswith("t"):  # a rate: of members found or of non-members cleared
+    if (counts := leaf.get(_COUNTS.get(metric, ""))) is not None:  # of a rate: members found or non-members cleared
         found, erred = ("members", "nonmembers") if metric.startswith("tpr") else ("nonmembers", "members")
-        counts = leaf.get("counts_at_0.01") if metric == "tpr_at_0.01" else None
-        row |= {"of": int(leaf[found]), "hits": round(value * leaf[found]), "alarms_of": int(leaf[erred])}
-        row["alarms"] = None if counts is None else counts["false_positives"]
-        row["low"], row["high"] = clopper_pearson(row["hits"], row["of"])
+        row |= {"of": int(leaf[found]), "alarms_of": int(leaf[erred])}
+        row["hits"], row["alarms"] = counts.values()
     if (bounds := leaf.get(_INTERVALS.get(metric, ""))) is not None:
         row["low"], row["high"] = map(float, bounds)
         if row["low"] == row["high"] and metric in ("balanced_accuracy", "auc"):
@@ -808,12 +786,8 @@ def _without_spread(metric: str, value: float, members: int, nonmembers: int) ->
 
 
 def exposed(frame: pd.DataFrame, share: float = 0.1) -> pd.DataFrame:
-    """The rows of the most exposed images, as `metrics.vulnerable_decile` takes them: by `exposure`, the highest first.
-
-    Rows without exposure are not ranked; those chosen stay in the frame's order.
-    """
-    ranked = frame[frame["exposure"].notna()].sort_values("exposure", ascending=False, kind="stable")
-    return frame.loc[frame.index.isin(ranked.index[: max(1, round(share * len(ranked)))])]
+    """The rows of the most exposed images, as `metrics.vulnerable_decile` takes them (`metrics.most_exposed`)."""
+    return frame[most_exposed(frame["exposure"].to_numpy(np.float64), share)]
 
 
 def exact(leaf: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, Any]:
@@ -918,7 +892,7 @@ def auc_gain(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, float]:
     placed = [_placements(both[f"score_{name}"].to_numpy(np.float64), member) for name in ("first", "second")]
     changes = [new - old for old, new in zip(*placed, strict=True)]  # of members, of non-members
     difference = float(changes[0].mean())
-    half = Z * float(np.sqrt(sum(change.var(ddof=1) / len(change) for change in changes)))
+    half = stats.Z * float(np.sqrt(sum(change.var(ddof=1) / len(change) for change in changes)))
     return {"difference": difference, "low": difference - half, "high": difference + half}
 
 
@@ -1046,19 +1020,17 @@ def class_leaks(scores: pd.DataFrame, threshold: float | None) -> pd.DataFrame:
     """How well an attack does in each class, most leaking first: label, value, low, high, members, nonmembers.
 
     `scores` has label, member, score; `value` is the balanced accuracy at the transferred threshold with its 95 %
-    interval (`gap_interval`, which holds for few images and rates of 0 and 1 too). Classes without members or without
+    interval, as `metrics.class_leaks` has them. Classes without members or without
     non-members are left out, and all of them without a threshold.
     """
-    rows = []
-    for label, part in scores[scores["score"].notna()].groupby("label"):
-        if threshold is None or part["member"].nunique() < 2:
-            continue
-        counts = confusion(part, threshold)
-        low, high = gap_interval(counts["tpr"], counts["fpr"], counts["members"], counts["nonmembers"])
-        sizes = {name: counts[name] for name in ("members", "nonmembers")}
-        rows.append({"label": label, "value": counts["balanced_accuracy"], "low": low, "high": high, **sizes})
-    frame = pd.DataFrame(rows, columns=["label", "value", "low", "high", "members", "nonmembers"])
-    return frame.sort_values("value", ascending=False, kind="stable", ignore_index=True)
+    rows = leaks_by_class(scores["score"], scores["member"], scores["label"], threshold)
+    made = [
+        {"label": row["label"], "value": row["balanced_accuracy"], "low": low, "high": high}
+        | {name: row[name] for name in ("members", "nonmembers")}
+        for row in rows
+        for low, high in [row["interval"]]
+    ]
+    return pd.DataFrame(made, columns=["label", "value", "low", "high", "members", "nonmembers"])
 
 
 UNTOUCHED = "confidence"  # the feature that both orders begin with: nothing has been removed yet

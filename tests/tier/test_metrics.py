@@ -11,7 +11,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve, t
 
 from tier import metrics
 from tier.metrics import auc, balanced_accuracy, best_threshold, report, top_k_accuracy
-from tier.stats import seed_interval
+from tier.stats import gap_interval, seed_interval
 
 Run = tuple[np.ndarray, np.ndarray, float | None]
 
@@ -257,8 +257,8 @@ class TestBootstrap:
 class TestReport:
     KEYS = frozenset({
         "balanced_accuracy", "balanced_accuracy_calibrated", "auc", "interval", "auc_interval", "tpr_at_0.001",
-        "tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01", "tnr_at_0.001", "threshold", "members", "nonmembers",
-        "refused",
+        "tpr_interval_at_0.001", "counts_at_0.001", "tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01",
+        "tnr_at_0.001", "tnr_interval_at_0.001", "tnr_counts_at_0.001", "threshold", "members", "nonmembers", "refused",
     })  # fmt: skip
 
     def test_holds_every_figure(self) -> None:
@@ -271,12 +271,19 @@ class TestReport:
         assert made["balanced_accuracy"] == balanced_accuracy(members, nonmembers, 0.2)
         assert made["interval"][0] < made["balanced_accuracy"] < made["interval"][1]
         assert made["auc_interval"][0] < made["auc"] < made["auc_interval"][1]
-        counts = made["counts_at_0.01"]
-        assert counts["false_positives"] == 15
-        assert made["tpr_at_0.01"] == counts["true_positives"] / 1200
-        assert made["tpr_interval_at_0.01"] == list(metrics.clopper_pearson(counts["true_positives"], 1200))
-        assert made["tpr_at_0.001"] == metrics.tpr_at_fpr(members, nonmembers, 0.001).value
-        assert made["tnr_at_0.001"] == metrics.tnr_at_fnr(members, nonmembers, 0.001).value
+        for name, allowed in (("0.01", 15), ("0.001", 1)):
+            counts = made[f"counts_at_{name}"]
+            threshold = np.sort(nonmembers)[-1 - allowed]
+            assert counts == {"true_positives": int((members > threshold).sum()), "false_positives": allowed}
+            assert made[f"tpr_at_{name}"] == counts["true_positives"] / 1200
+            exact = binomtest(counts["true_positives"], 1200).proportion_ci(method="exact")
+            assert made[f"tpr_interval_at_{name}"] == pytest.approx([exact.low, exact.high])
+        counts = made["tnr_counts_at_0.001"]
+        cleared = int((nonmembers < np.sort(members)[1]).sum())
+        assert counts == {"true_negatives": cleared, "false_negatives": 1}
+        assert made["tnr_at_0.001"] == cleared / 1500
+        exact = binomtest(cleared, 1500).proportion_ci(method="exact")
+        assert made["tnr_interval_at_0.001"] == pytest.approx([exact.low, exact.high])
         assert (made["members"], made["nonmembers"], made["threshold"]) == (1200, 1500, 0.2)
 
     @pytest.mark.parametrize("groups", [([1.0, 2.0], []), ([], [1.0]), ([], []), ([np.nan], [1.0, 2.0])])
@@ -304,11 +311,13 @@ class TestReport:
         members, nonmembers = _scores(1000, 999, ties=False)
         made = report(members, nonmembers, 0.0)
         assert made["tpr_at_0.001"] is None
-        assert made["refused"] == {"tpr_at_0.001": "a rate of 0.001 needs at least 1,000 non-members; there are 999"}
+        reason = "a rate of 0.001 needs at least 1,000 non-members; there are 999"
+        assert made["refused"] == dict.fromkeys(("tpr_at_0.001", "tpr_interval_at_0.001", "counts_at_0.001"), reason)
         small = report(members[:50], nonmembers[:50], 0.0)
-        unresolved = ("tpr_at_0.001", "tpr_at_0.01", "tpr_interval_at_0.01", "counts_at_0.01", "tnr_at_0.001")
+        unresolved = {name for rate in metrics.RATES for name in (rate.value, rate.interval, rate.counts)}
+        assert len(unresolved) == 9
         assert all(small[name] is None for name in unresolved)
-        assert set(small["refused"]) == set(unresolved)
+        assert set(small["refused"]) == unresolved
         single = report([1.0], [0.0], 0.5)
         assert single["auc"] == 1.0
         assert single["balanced_accuracy_calibrated"] is None and "balanced_accuracy_calibrated" in single["refused"]
@@ -332,40 +341,58 @@ class TestReport:
 
 
 class TestReportOfSeeds:
+    """Models of several seeds, attacked over the same images."""
+
     @staticmethod
     def runs(thresholds: tuple[float | None, ...] = (0.0, 0.1, 0.2)) -> list[Run]:
         rng = np.random.default_rng(0)
         return [(rng.normal(0.3 + 0.3 * i, 1, 1000), rng.normal(0, 1, 1000), t) for i, t in enumerate(thresholds)]
 
-    def test_means_and_sums(self) -> None:
+    def test_figures_and_counts_are_means(self) -> None:
         runs = self.runs()
         leaves, made = [report(*run) for run in runs], metrics.report_seeds(runs)
-        assert list(made) == list(leaves[0])
+        assert list(made) == [*leaves[0], "seeds"]
         assert json.loads(json.dumps(made, allow_nan=False)) == made
-        names = (
-            "auc",
-            "balanced_accuracy",
-            "balanced_accuracy_calibrated",
-            "tpr_at_0.001",
-            "tpr_at_0.01",
-            "tnr_at_0.001",
-        )
-        for name in names:
+        for name in (
+            "auc", "balanced_accuracy", "balanced_accuracy_calibrated", "tpr_at_0.001", "tpr_at_0.01", "tnr_at_0.001"
+        ):  # fmt: skip
             assert made[name] == pytest.approx(np.mean([leaf[name] for leaf in leaves]))
-        found = sum(leaf["counts_at_0.01"]["true_positives"] for leaf in leaves)
-        assert made["counts_at_0.01"] == {"true_positives": found, "false_positives": 30}
-        assert made["tpr_interval_at_0.01"] == list(metrics.clopper_pearson(found, 3000))
-        assert (made["members"], made["nonmembers"], made["threshold"], made["refused"]) == (3000, 3000, None, {})
+        for rate in metrics.RATES:
+            right, wrong = made[rate.counts].values()
+            assert right == pytest.approx(1000 * made[rate.value]) and wrong == 1000 * rate.level
+            low, high = made[rate.interval]
+            assert low < made[rate.value] < high
+        assert (made["members"], made["nonmembers"], made["threshold"], made["refused"]) == (1000, 1000, None, {})
+        assert made["seeds"] == 3
 
-    def test_intervals_resample_seeds_then_images(self) -> None:
+    def test_intervals_resample_seeds_then_the_same_images(self) -> None:
         runs = [(a[:120], b[:120], 0.1) for a, b, _ in self.runs()]
-        made = metrics.report_seeds(runs, resamples=4000)
-        groups = [{"members": a, "nonmembers": b} for a, b, _ in runs]
-        expected = seed_interval(groups, lambda g: auc(**g), resamples=2000)
-        assert made["auc_interval"] == pytest.approx(list(expected), abs=0.015)
-        expected = seed_interval(groups, lambda g: balanced_accuracy(**g, threshold=0.1), resamples=2000)
-        assert made["interval"] == pytest.approx(list(expected), abs=0.015)
+        made = metrics.report_seeds(runs, resamples=2000)
+        rng, slow = np.random.default_rng(1), []
+        for _ in range(1500):
+            inside, outside = rng.integers(120, size=120), rng.integers(120, size=120)
+            drawn = [(runs[i][0][inside], runs[i][1][outside]) for i in rng.integers(3, size=3)]
+            rates = [metrics.tpr_at_fpr(a, b, 0.01).value for a, b in drawn]
+            accuracies = [balanced_accuracy(a, b, 0.1) for a, b in drawn]
+            slow.append([np.mean([auc(a, b) for a, b in drawn]), np.mean(accuracies), np.mean(rates)])
+        area, accuracy, rate = np.quantile(slow, [0.025, 0.975], axis=0).T
+        assert made["auc_interval"] == pytest.approx(list(area), abs=0.015)
+        assert made["interval"] == pytest.approx(list(accuracy), abs=0.015)
+        assert made["tpr_interval_at_0.01"] == pytest.approx(list(rate), abs=0.025)
         assert made["threshold"] == 0.1
+
+    @pytest.mark.parametrize("shift", [0.3, 9.0])  # where much is found, or everything
+    def test_equal_models_are_worth_one(self, shift: float) -> None:
+        rng = np.random.default_rng(2)
+        run = (rng.normal(shift, 1, 1000), rng.normal(0, 1, 1000), 0.2)
+        one, three = report(*run), metrics.report_seeds([run] * 3)
+        for name in ("auc_interval", "interval", *(rate.interval for rate in metrics.RATES)):
+            (low, high), (least, most) = three[name], one[name]
+            assert high - low >= 0.9 * (most - least), name  # pooled they would be 0.58 as wide
+        for rate in metrics.RATES:
+            (low, high), (least, most) = three[rate.interval], one[rate.interval]
+            assert low <= least + 1e-12 and high >= most - 1e-12
+        assert three["auc_interval"] == one["auc_interval"]  # the very same resamples
 
     def test_one_seed_is_its_report(self) -> None:
         run = self.runs()[0]
@@ -373,31 +400,66 @@ class TestReportOfSeeds:
 
     def test_what_one_seed_refuses_is_refused(self) -> None:
         runs = self.runs(thresholds=(0.0, None))
-        runs[0] = (runs[0][0], runs[0][1][:500], 0.0)
-        made = metrics.report_seeds(runs)
+        short = [(a, b[:500], t) for a, b, t in runs]
+        made = metrics.report_seeds(short)
         assert made["balanced_accuracy"] is None and made["refused"]["interval"] == "no threshold was transferred"
-        assert made["tpr_at_0.001"] is None and "there are 500" in made["refused"]["tpr_at_0.001"]
+        assert made["tpr_at_0.001"] is None and "there are 500" in made["refused"]["tpr_interval_at_0.001"]
         assert made["auc"] is not None and made["tpr_at_0.01"] is not None
-        nobody = metrics.report_seeds([runs[0], ([], [1.0], 0.0)])
+        nobody = metrics.report_seeds([runs[0], (np.full(1000, np.nan), runs[0][1], 0.0)])
         assert all(nobody[name] is None for name in metrics.FIGURES)
         with pytest.raises(ValueError, match="no runs"):
             metrics.report_seeds([])
+        with pytest.raises(ValueError, match="the same images"):
+            metrics.report_seeds([runs[0], short[0]])
+
+    def test_images_without_a_score_from_some_seed_are_not_resampled(self) -> None:
+        (a, b, t), other = self.runs()[:2]
+        missing = a.copy()
+        missing[:400] = np.nan
+        made = metrics.report_seeds([(missing, b, t), other])
+        assert made["members"] == 600 and "400 of 2000 scores" in made["refused"]["scores"]
+        assert made["auc"] == pytest.approx((auc(a[400:], b) + auc(*other[:2])) / 2)
+        mirror = other[0].copy()
+        mirror[400:] = np.nan
+        apart = metrics.report_seeds([(missing, b, t), (mirror, b, t)])
+        assert apart["auc_interval"] is None and "no image" in apart["refused"]["auc_interval"]
+        json.dumps(apart, allow_nan=False)
 
 
 class TestSubsets:
+    """The most exposed images, and classes."""
+
     def test_the_vulnerable_tenth_is_the_most_exposed(self) -> None:
         rng = np.random.default_rng(1)
         exposed, member = rng.permutation(200).astype(float), np.arange(200) % 2 == 0
         scores = rng.normal(size=200) + 3 * member * (exposed >= 180)
-        made = metrics.vulnerable_decile(scores, member, exposed, 1.5)
+        made = metrics.vulnerable_decile(scores, member, exposed, 1.5, least=10)
         rows = exposed >= 180
         assert made == report(scores[rows & member], scores[rows & ~member], 1.5)
         assert made["members"] + made["nonmembers"] == 20
         assert made["auc"] > 0.9 > report(scores[member], scores[~member], 1.5)["auc"]
 
+    @pytest.mark.parametrize(("images", "chosen"), [(2000, 250), (2500, 250), (4000, 400), (300, 150), (3, 1)])
+    def test_so_many_that_a_rate_of_one_percent_can_be_given(self, images: int, chosen: int) -> None:
+        assert metrics.most_exposed(np.random.default_rng(0).normal(size=images)).sum() == chosen
+
+    def test_the_rate_is_given_for_every_seed_of_an_even_split(self) -> None:
+        member = np.arange(2000) < 1000
+        for seed in range(300):
+            exposure = np.random.default_rng(seed).normal(size=2000)
+            assert (metrics.most_exposed(exposure) & ~member).sum() >= 100
+
+    def test_membership_does_not_choose(self) -> None:
+        exposure, scores = np.random.default_rng(0).normal(size=(2, 2000))
+        for share in (0.1, 0.5, 0.9):
+            member = np.random.default_rng(5).random(2000) < share
+            made = metrics.vulnerable_decile(scores, member, exposure, 0.0)
+            assert made["members"] == (member & metrics.most_exposed(exposure)).sum()
+            assert made["members"] + made["nonmembers"] == 250
+
     def test_unknown_exposure_is_not_ranked(self) -> None:
         exposed = np.array([np.nan, 3.0, 2.0, 1.0, np.nan, 0.0])
-        made = metrics.vulnerable_decile(np.arange(6.0), np.arange(6) % 2 == 0, exposed, 0.0, share=0.5)
+        made = metrics.vulnerable_decile(np.arange(6.0), np.arange(6) % 2 == 0, exposed, 0.0)
         assert (made["members"], made["nonmembers"]) == (1, 1)  # images 1 and 2
         nobody = metrics.vulnerable_decile(np.arange(6.0), np.arange(6) % 2 == 0, np.full(6, np.nan), 0.0)
         assert (nobody["members"], nobody["nonmembers"], nobody["auc"]) == (0, 0, None)
@@ -405,3 +467,27 @@ class TestSubsets:
     def test_lengths_must_agree(self) -> None:
         with pytest.raises(ValueError, match="one value per image"):
             metrics.vulnerable_decile([1.0, 2.0], [True, False], [1.0], 0.0)
+        with pytest.raises(ValueError, match="one value per image"):
+            metrics.class_leaks([1.0, 2.0], [True, False], [1], 0.0)
+
+    def test_classes_against_a_loop(self) -> None:
+        rng = np.random.default_rng(3)
+        label, member, scores = rng.integers(4, size=200), np.arange(200) < 100, rng.normal(size=200)
+        scores += member * label
+        scores[:3] = np.nan
+        member[label == 2] = True  # a class without non-members
+        made = metrics.class_leaks(scores, member, label, 0.5)
+        assert {row["label"] for row in made} == {0, 1, 3}
+        assert [row["balanced_accuracy"] for row in made] == sorted(
+            (row["balanced_accuracy"] for row in made), reverse=True
+        )
+        for row in made:
+            here = (label == row["label"]) & ~np.isnan(scores)
+            a, b = scores[here & member], scores[here & ~member]
+            assert row["balanced_accuracy"] == pytest.approx(balanced_accuracy(a, b, 0.5))
+            found, alarms = int((a > 0.5).sum()), int((b > 0.5).sum())
+            assert (row["true_positives"], row["false_positives"]) == (found, alarms)
+            assert (row["members"], row["nonmembers"]) == (len(a), len(b))
+            assert row["interval"] == list(gap_interval(found / len(a), alarms / len(b), len(a), len(b)))
+        json.dumps(made, allow_nan=False)
+        assert metrics.class_leaks(scores, member, label, None) == []

@@ -579,8 +579,20 @@ def test_the_strongest_has_the_highest_area_the_first_of_equal_ones() -> None:
 def test_cleared_non_members_are_counted_among_non_members() -> None:
     leaf = attack_report(attack_scores(members=2000, nonmembers=500))
     row = tables.attack_figure(leaf, "tnr_at_0.001")
-    assert (row["of"], row["alarms_of"], row["alarms"]) == (500, 2000, None)
+    assert (row["of"], row["alarms_of"], row["alarms"]) == (500, 2000, 2)
     assert row["hits"] == round(leaf["tnr_at_0.001"] * 500)
+    exact = binomtest(row["hits"], 500).proportion_ci(method="exact")
+    assert (row["low"], row["high"]) == pytest.approx((exact.low, exact.high))
+
+
+def test_counts_are_those_of_the_report_and_not_made_up() -> None:
+    leaf = attack_report(attack_scores()) | {"tpr_at_0.01": 0.5}
+    row = tables.attack_figure(leaf, "tpr_at_0.01")
+    assert row["hits"] == leaf["counts_at_0.01"]["true_positives"]
+    older = {name: value for name, value in leaf.items() if name not in ("counts_at_0.01", "tpr_interval_at_0.01")}
+    row = tables.attack_figure(older, "tpr_at_0.01")
+    assert row["value"] == 0.5 and row["hits"] is None and np.isnan(row["low"])
+    assert tables.figure_text(row) == "0.500"
 
 
 def test_attacks_are_a_line_per_report_and_figure_and_cells_a_line_per_model() -> None:
