@@ -13,9 +13,12 @@ arrays are safetensors, the rest is JSON.
 
 The root is any fsspec URL. Leases and commits are free of races where creating a file can be made conditional: on local
 file systems, on S3 and Google Cloud Storage, and on `memory://` within its one process. Settings such as an endpoint
-come from fsspec's own configuration (e.g. `FSSPEC_S3_ENDPOINT_URL`), so that every process finds the same store.
+come from fsspec's own configuration (e.g. `FSSPEC_S3_ENDPOINT_URL`), so that every process finds the same store. A
+store behind a network may be away for a while: that is `Unreachable`, at once or after the store's `patience`.
 """
 
+import asyncio
+import errno
 import hashlib
 import json
 import logging
@@ -31,9 +34,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import fsspec
+import fsspec.asyn
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -58,12 +62,20 @@ _KEY = re.compile(r"[0-9a-f]{8,64}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(parquet|safetensors)")
 _ASIDE = re.compile(r"(?P<stage>[a-z][a-z0-9_]*)-(?P<key>[0-9a-f]{8,16})-(?P<when>\d{8}T\d{6})-[0-9a-f]{6}")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*")  # of a bus path; a lease's name; a stored file
+_LATE = 4.0  # seconds in which a lease that ran out while the store was away is renewed: twice the longest _PAUSE
+_ANSWER = 30.0  # seconds in which a store must answer
+_PAUSE = 2.0  # seconds at most before a store that does not answer is asked again
 
 Content = pd.DataFrame | Mapping[str, np.ndarray]
+T = TypeVar("T")
 
 
 class StoreError(RuntimeError):
     """The store cannot do what was asked; the message says why."""
+
+
+class Unreachable(StoreError):
+    """The store does not answer at the moment; it may later."""
 
 
 class DamagedError(StoreError):
@@ -166,11 +178,18 @@ class Store:
     """Results by stage and key under a root URL.
 
     `below` is a read-only store that is looked up first, e.g. the demo results of `assets/`. A read-only store is never
-    modified; what is damaged there counts as absent, and `verify` reports it.
+    modified; what is damaged there counts as absent, and `verify` reports it. A store behind a network that does not
+    answer is asked again for `patience` seconds, for work that is too dear to be lost, and then raises Unreachable.
     """
 
-    def __init__(self, url: str | os.PathLike[str], read_only: bool = False, below: "Store | None" = None) -> None:
-        self._files, self.url = _open(os.fspath(url))
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        read_only: bool = False,
+        below: "Store | None" = None,
+        patience: float = 0.0,
+    ) -> None:
+        self._files, self.url = _open(os.fspath(url), patience)
         self.read_only = read_only
         self.below = below
         self._verified: dict[str, tuple[object, str]] = {}  # path -> (stamp, sha256), so that a file is hashed once
@@ -298,11 +317,15 @@ class Store:
 
         A holder is a file with a generation number. To take over, a process creates the next generation, which only one
         can do, and then looks again: it must be the highest, and no other may be alive. If two meet, both step back.
+        Behind a network, a holder that is late gets a moment more: the store may have been away for everyone.
         """
         self._writable()
         _check_name(name)
         for _ in range(8):
             held = self._leases(name)
+            if not self.local and any(map(_silent, held.values())):
+                time.sleep(_LATE)
+                held = self._leases(name)
             if any(map(_alive, held.values())):
                 return None
             lease = self._claim(name, max(held, default=0) + 1, seconds)
@@ -854,41 +877,66 @@ class _Local:
 
 
 class _Remote:
-    """Objects under a prefix of any other fsspec file system."""
+    """Objects under a prefix of any other fsspec file system.
+
+    Errors come as FileNotFoundError, Unreachable or StoreError, whatever classes the file system's libraries have.
+    """
 
     _creating = threading.Lock()  # memory:// looks, then writes; within its one process this makes it one step
 
-    def __init__(self, filesystem: Any, root: str) -> None:
+    def __init__(self, filesystem: Any, root: str, url: str, patience: float) -> None:
         self.fs = filesystem
         self.root = root.rstrip("/")
+        self.url = url
+        self.patience = patience
 
     def read(self, path: str) -> bytes:
-        data: bytes = self.fs.cat_file(self._full(path))
+        data: bytes = self._ask(lambda: self._call("cat_file", self._full(path)))
         return data
 
     def exists(self, path: str) -> bool:
         self.fs.invalidate_cache()
-        return bool(self.fs.exists(self._full(path)))
+        try:
+            self._ask(lambda: self._call("info", self._full(path)))  # `exists` takes any error for a no
+        except FileNotFoundError:
+            return False
+        return True
 
     def replace(self, path: str, data: bytes) -> None:
-        self.fs.pipe_file(self._full(path), data)
+        try:
+            self._ask(lambda: self._call("pipe_file", self._full(path), data, limit=_limit(data)))
+        except FileNotFoundError as error:
+            raise StoreError(f"{self.url} cannot be written to: {error}") from error
 
     def create(self, path: str, data: bytes) -> bool:
         try:
+            return self._ask(lambda: self._create(path, data))
+        except FileNotFoundError as error:
+            raise StoreError(f"{self.url} cannot be written to: {error}") from error
+
+    def _create(self, path: str, data: bytes) -> bool:
+        try:
             with self._creating:
-                self.fs.pipe_file(self._full(path), data, mode="create")
-        except OSError:
-            # S3's refusal comes as EINVAL or EBUSY, and also after a retry whose first try had worked: look who has it.
-            try:
-                return self.read(path) == data
-            except FileNotFoundError:
-                pass
-            raise
+                self._call("pipe_file", self._full(path), data, mode="create", limit=_limit(data))
+        except Exception as refusal:
+            # S3's refusal may come as EINVAL, EBUSY or FileExistsError, and also after a try that had worked although
+            # its answer was lost: look who has it.
+            present = self._present(path)
+            if present is None and not _was_taken(refusal):
+                raise
+            return present == data
         return True
+
+    def _present(self, path: str) -> bytes | None:
+        try:
+            data: bytes = self._call("cat_file", self._full(path))
+        except FileNotFoundError:
+            return None
+        return data
 
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
-            self.fs.rm_file(self._full(path))
+            self._ask(lambda: self._call("rm_file", self._full(path)))
 
     def move(self, folder: str, to: str) -> None:
         """Copy, then delete; the record goes first, so that nobody reads the folder while it is taken apart."""
@@ -901,7 +949,7 @@ class _Remote:
         full = self._full(folder)
         self.fs.invalidate_cache()
         try:
-            listing = self.fs.ls(full, detail=True)
+            listing = self._ask(lambda: self._call("ls", full, detail=True))
         except (FileNotFoundError, NotADirectoryError):
             return {}
         found = {}
@@ -915,7 +963,7 @@ class _Remote:
         full = self._full(folder)
         self.fs.invalidate_cache()
         try:
-            listing = self.fs.find(full, detail=True)
+            listing = self._ask(lambda: self._call("find", full, detail=True))
         except FileNotFoundError:
             return {}
         start = len(full.strip("/")) + 1
@@ -927,14 +975,47 @@ class _Remote:
     def prune(self) -> None:
         """Object stores have no folders."""
 
+    def _ask(self, request: Callable[[], T]) -> T:
+        """What a request returns, asked again while the store does not answer and patience lasts."""
+        end, pause = time.monotonic() + self.patience, 0.1
+        while True:
+            try:
+                return request()
+            except (FileNotFoundError, NotADirectoryError):
+                raise
+            except Exception as error:
+                if not _passing(error):
+                    raise StoreError(f"{self.url}: {_words(error)}") from error
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise Unreachable(f"the store {self.url} does not answer: {_words(error)}") from error
+                log.warning("the store %s does not answer; asked again for %.0f s: %s", self.url, left, _words(error))
+            time.sleep(min(pause, max(left, 0.0)))
+            pause = min(2 * pause, _PAUSE)
+
+    def _call(self, name: str, *arguments: Any, limit: float | None = None, **options: Any) -> Any:
+        """Call a method of the file system; one that runs in fsspec's event loop is ended after `limit` seconds, or
+        `_ANSWER`. Without, an upload would wait for ever for the server's "100 Continue", which has no time-out.
+        """
+        if not getattr(self.fs, "async_impl", False):
+            return getattr(self.fs, name)(*arguments, **options)
+
+        async def bounded() -> Any:
+            return await asyncio.wait_for(getattr(self.fs, f"_{name}")(*arguments, **options), limit or _ANSWER)
+
+        try:
+            return fsspec.asyn.sync(self.fs.loop, bounded)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"Timeout after {limit or _ANSWER:.0f} s") from error
+
     @staticmethod
     def _entry(item: Mapping[str, Any]) -> Entry:
         when = next((item[name] for name in ("LastModified", "mtime", "modified", "created") if item.get(name)), None)
         modified = when.timestamp() if isinstance(when, datetime) else when
-        stamp = item.get("ETag") or item.get("etag") or when
+        tag = item.get("ETag") or item.get("etag")  # says which content; the same may be written again
         return Entry(
             size=int(item.get("size") or 0),
-            stamp=(str(stamp), item.get("size")),
+            stamp=(str(tag), str(when), item.get("size")),
             modified=float(modified) if isinstance(modified, int | float) else time.time(),
             folder=item["type"] == "directory",
         )
@@ -943,13 +1024,51 @@ class _Remote:
         return f"{self.root}/{path}" if path else self.root
 
 
-def _open(url: str) -> tuple[_Files, str]:
-    """The file operations of a root URL, and the URL in the form that any process understands."""
-    filesystem, root = fsspec.core.url_to_fs(os.path.expanduser(url), use_listings_cache=False)
+# Errors of the libraries below fsspec that are no OSError: botocore's and aiohttp's for a connection that fails, and
+# for an answer that breaks off. By name, since a store elsewhere does without these libraries.
+_PASSING = {"HTTPClientError", "ClientConnectionError", "ClientPayloadError", "IncompleteReadError", "IncompleteRead",
+            "ResponseParserError", "ConnectionError", "TimeoutError"}  # fmt: skip
+_PASSING_CODES = {errno.EBUSY, errno.EIO, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EAGAIN,
+                  getattr(errno, "EREMOTEIO", errno.EIO)}  # fmt: skip
+
+
+def _limit(data: bytes) -> float:
+    """Seconds that an upload may take: 1 MB/s is slow."""
+    return _ANSWER + len(data) / 1e6
+
+
+def _passing(error: Exception) -> bool:
+    """Whether a request may succeed later: the store cannot be reached, is overloaded or broke off."""
+    if any(kind.__name__ in _PASSING for kind in type(error).__mro__):
+        return True
+    return isinstance(error, OSError) and error.errno in _PASSING_CODES
+
+
+def _was_taken(refusal: Exception) -> bool:
+    """Whether creating was refused for a file that was there, even if it is gone by now."""
+    answer = getattr(refusal.__cause__, "response", None)
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return isinstance(refusal, FileExistsError) or code in ("PreconditionFailed", "412")
+
+
+def _words(error: Exception) -> str:
+    """An error's first line, with its kind."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(": ")
+
+
+def _open(url: str, patience: float) -> tuple[_Files, str]:
+    """The file operations of a root URL, and the URL in the form that any process understands.
+
+    Raises ValueError when there is no file system for such a URL or its package is not installed.
+    """
+    try:
+        filesystem, root = fsspec.core.url_to_fs(os.path.expanduser(url), use_listings_cache=False)
+    except ImportError as error:
+        raise ValueError(f"the store {url} needs another package: {error}") from error
     if isinstance(filesystem, LocalFileSystem):
         root = os.path.abspath(root)
         return _Local(root), root
-    return _Remote(filesystem, root), url.rstrip("/")
+    return _Remote(filesystem, root, url.rstrip("/"), patience), url.rstrip("/")
 
 
 def check(stage: str, key: str) -> None:
@@ -1039,6 +1158,14 @@ def _alive(lease: Mapping[str, Any]) -> bool:
     process, expires = lease.get("process"), lease.get("expires")
     gone = isinstance(process, dict) and environment.is_gone(process)
     return not gone and isinstance(expires, int | float) and expires > time.time()
+
+
+def _silent(lease: Mapping[str, Any]) -> bool:
+    """Whether a lease has run out although its holder is not known to have ended: it may just not reach the store."""
+    process, expires = lease.get("process"), lease.get("expires")
+    if not isinstance(process, dict) or not isinstance(expires, int | float):
+        return False
+    return expires <= time.time() and not environment.is_gone(process)
 
 
 def _expired(record: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """The store: what was written is read back or reported, whoever is killed, and whoever else writes."""
 
+import errno
 import json
 import os
 import shutil
@@ -17,8 +18,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.tier import s3
 from tier import environment
-from tier.store import Content, DamagedError, Lease, Result, Store, StoreError
+from tier import store as store_module
+from tier.store import Content, DamagedError, Lease, Result, Store, StoreError, Unreachable, _Remote
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -67,10 +70,27 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[s3.Server]:
+    with s3.Server() as server:
+        yield server
+
+
+@pytest.fixture
+def remote(s3_server: s3.Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store on S3."""
+    s3_server.use(monkeypatch)
+    return Store(s3_server.bucket())
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setattr(store_module, "_LATE", 0.2)
     if request.param == "local":
         yield Store(tmp_path / "store")
+        return
+    if request.param == "s3":
+        yield request.getfixturevalue("remote")
         return
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()
@@ -827,3 +847,133 @@ def test_environment() -> None:
 def test_neither_needs_torch() -> None:
     code = "import sys, tier.store, tier.environment; tier.environment.snapshot(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+# A store behind a network
+
+
+@pytest.fixture
+def away(remote: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Store, s3.Server]]:
+    """A store on a server of its own, which the test may pause; its client gives up quickly."""
+    with s3.Server() as server:
+        server.use(monkeypatch)
+        quick = {"config_kwargs": {"read_timeout": 0.5, "connect_timeout": 0.5, "retries": {"max_attempts": 0}}}
+        monkeypatch.setitem(fsspec.config.conf, "s3", {**fsspec.config.conf["s3"], **quick})
+        monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+        monkeypatch.setattr(store_module, "_ANSWER", 1.0)
+        yield Store(server.bucket()), server
+        server.go_on()
+
+
+def test_a_store_that_is_away_says_so(away: tuple[Store, s3.Server]) -> None:
+    store, server = away
+    store.put_json("jobs/a.json", {})
+    lease = store.lease("job", seconds=60)
+    assert lease is not None
+    server.pause()
+    for ask in (
+        lambda: store.get_json("jobs/a.json"),
+        lambda: store.put_json("jobs/a.json", {}),
+        lambda: store.has_file("jobs/a.json"),
+        lambda: store.stamps("jobs"),
+        lambda: store.delete("jobs/b.json"),
+        lambda: store.holder("job"),
+        lambda: store.find("train", KEY),
+        lease.renew,
+    ):
+        with pytest.raises(Unreachable, match=r"does not answer: .*Timeout"):
+            ask()
+    server.go_on()
+    assert lease.renew()
+    assert store.get_json("jobs/a.json") == {}
+
+
+def test_dear_work_waits_for_a_store_that_is_away(away: tuple[Store, s3.Server]) -> None:
+    store, server = away
+    server.pause()
+    threading.Timer(3.0, server.go_on).start()
+    began = time.monotonic()
+    result = save(Store(store.url, patience=60), accuracy=0.5)
+    assert time.monotonic() - began > 2.5
+    found = store.find("train", KEY, ["events.parquet", "weights.safetensors"])
+    assert found is not None
+    assert found.record == result.record
+    assert not store.verify()
+
+
+def test_a_lease_that_ran_out_while_the_store_was_away_is_still_its_holder_s(
+    remote: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_LATE", 2.0)
+    lease = Lease(remote._files, "job", 1, 0.5)
+    assert lease.create()
+    time.sleep(0.6)
+    assert remote.holder("job") is None  # late
+    timer = threading.Timer(0.7, lease.renew)
+    timer.start()
+    began = time.monotonic()
+    lease.seconds = 60
+    assert remote.lease("job") is None
+    assert time.monotonic() - began > 1.0
+    assert lease.held
+    timer.join()
+
+
+def test_creating_what_another_had_and_released_meanwhile_is_refused(
+    remote: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = remote._files
+    assert isinstance(files, _Remote)
+    assert files.create("leases/a@1.json", b"other")
+    monkeypatch.setattr(files, "_present", lambda path: None)
+    assert not files.create("leases/a@1.json", b"mine")
+    assert files.read("leases/a@1.json") == b"other"
+
+
+def test_an_answer_that_was_lost_is_looked_up(remote: Store) -> None:
+    files = remote._files
+    assert files.create("leases/a@1.json", b"mine")
+    assert files.create("leases/a@1.json", b"mine")  # as the second try of a request whose first had worked
+    assert not files.create("leases/a@1.json", b"other")
+
+
+def test_a_large_file_is_created_once(remote: Store) -> None:
+    """Above 100 MB s3fs uploads in parts, which the server puts together on condition."""
+    large = bytes(101 * 2**20)
+    assert remote._files.create("train/large", large)
+    assert not remote._files.create("train/large", b"small")
+    assert remote._files.entries("train")["large"].size == len(large)
+
+
+def test_mistakes_of_a_remote_store_are_told_at_once(remote: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Store("s3://no-such-bucket/store", patience=60)
+    assert nowhere.ls() == []
+    with pytest.raises(StoreError, match=r"s3://no-such-bucket/store cannot be written to: .*bucket"):
+        nowhere.put_json("jobs/a.json", {})
+    with pytest.raises(StoreError, match=r"s3://no-such-bucket/store cannot be written to: .*bucket"):
+        nowhere.lease("job")
+    with pytest.raises(ValueError, match="Protocol not known"):
+        Store("s9://bucket")
+
+
+@pytest.mark.parametrize(
+    "error, passing",
+    [
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (OSError(errno.EBUSY, "SlowDown"), True),
+        (OSError(errno.EREMOTEIO, "InternalError"), True),
+        (OSError(errno.EINVAL, "InvalidRequest"), False),
+        (PermissionError("AccessDenied"), False),
+        (ValueError("no credentials"), False),
+    ],
+)
+def test_which_errors_pass(error: Exception, passing: bool) -> None:
+    assert store_module._passing(error) == passing
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    with pytest.raises(ValueError, match=r"needs another package: .*s3fs"):
+        Store("s3://bucket")
