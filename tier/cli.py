@@ -3,7 +3,6 @@
 import json
 import math
 import shlex
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,12 +12,10 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from tier import demo, engine, experiment, presets
+from tier import demo, engine, experiment, presets, watching
 from tier.config import STRENGTHS, DefenseName, Experiment, strength_field
-from tier.context import Context
 from tier.presets import Preset
 from tier.store import Problem, Result, Store, StoreError
 from tier.summary import (
@@ -45,8 +42,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TI
 store_app = typer.Typer(no_args_is_help=True, help="Look at, check and clean the store of results.")
 app.add_typer(store_app, name="store")
 out = Console()
-err = Console(stderr=True)
-Work = demo.Job
+err = watching.err
 
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="Store URL; default: TIER_STORE, else store/ beside the code.")
@@ -90,7 +86,7 @@ def run(
         for number in seed or chosen.seeds
         for view in explainer or chosen.explainers[:1]
     ]
-    _compute(where, [(label, "report", e) for label, e in runs], here)
+    watching.compute(where, [(label, "report", e) for label, e in runs], here)
     for view in explainer or chosen.explainers[:1]:
         show(preset, [*(settings or []), f"explain.name={view}"], defense, seed, store=store)
 
@@ -124,7 +120,7 @@ def sweep(
     failure = None
     if not as_json:
         try:
-            _compute(where, [(point.label, "report", point.e) for point in points], here)
+            watching.compute(where, [(point.label, "report", point.e) for point in points], here)
         except ValueError as mistake:  # what did not fail is shown all the same
             failure = mistake
     again = ["python", "-m", "tier", "sweep", preset]
@@ -187,7 +183,8 @@ def fidelity(
     where, wanted = demo.open_store(store), assignments(settings)
     runs = list(fidelity_runs(chosen, defense, explainer, seed, wanted))
     if compute:
-        _compute(where, [(f"{name} seed {number} {view}", "fidelity", e) for name, view, number, e in runs], here)
+        work = [(f"{name} seed {number} {view}", "fidelity", e) for name, view, number, e in runs]
+        watching.compute(where, work, here)
     summary = fidelity_summary(where, chosen, defense, explainer, seed, wanted)
     again = ["python", "-m", "tier", "fidelity", preset, "--compute"]
     again += [f"--set={item}" for item in settings or []] + [f"--seed={number}" for number in seed or []]
@@ -234,7 +231,7 @@ def attack(
     failure = None
     if not (as_json or in_markdown):
         try:
-            _compute(where, _attack_jobs(chosen, defense, explainer, seed, wanted, battery), here)
+            watching.compute(where, _attack_jobs(chosen, defense, explainer, seed, wanted, battery), here)
         except ValueError as mistake:  # what did not fail is shown all the same
             failure = mistake
     extra = ["--store", store] if store else []
@@ -273,7 +270,7 @@ def build_demo(
     Results of the other shipped presets that the working store holds are exported too.
     """
     work = demo.open_store(store, below=False)
-    _compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))], here)
+    watching.compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))], here)
     for line in demo.export(work, Store(target)):
         out.print(line)
 
@@ -568,196 +565,3 @@ def _show_points(store: Store, preset: str, points: Sequence[_Point], again: str
     out.print("Balanced accuracies of attacks: the internal audit on the target itself, and the gap attack.")
     if missing:
         out.print(f"Missing: {', '.join(missing)}. Compute with: {again}", soft_wrap=True, markup=False)
-
-
-def _compute(store: Store, work: Sequence[Work], here: bool = False) -> None:
-    """Compute what is not stored yet, by the engine or, with `here`, in this process; shows progress.
-
-    Raises ValueError listing what failed once the rest is stored, and Exit(130) on Ctrl-C.
-    """
-    todo, stored = _missing(store, work)
-    if not todo:
-        return
-    here = here or store.url.startswith("memory:")  # which no other process can see
-    with _Board(stored, len(todo)) as board:
-        try:
-            failures = _in_process(store, todo, board) if here else _by_engine(store, todo, board)
-        except KeyboardInterrupt:
-            board.say(
-                f"Stopped. {board.done} of {board.total} are finished and stored; run the same command again to go on: "
-                "a training under way goes on from its last checkpoint."
-            )
-            raise typer.Exit(130) from None
-    if failures:
-        lines = "\n".join(f"  {failure}" for failure in failures)
-        raise ValueError(f"{len(failures)} of {board.total} runs failed; the rest is stored.\n{lines}")
-
-
-def _missing(store: Store, work: Sequence[Work]) -> tuple[list[Work], int]:
-    """What is not stored yet, each computation once, in the order given; and how many computations are stored.
-
-    Raises ValueError for settings that no result can have.
-    """
-    asked: dict[Any, Work] = {}
-    for label, stage, e in work:
-        pinned = experiment.pin(store, e)
-        unread = pinned.data.fingerprint is None
-        name = pinned.canonical() if unread else experiment.key(stage, pinned)
-        asked.setdefault((stage, name), (label, stage, e))
-    todo = [job for job in asked.values() if experiment.find(store, *job[1:]) is None]
-    return todo, len(asked) - len(todo)
-
-
-class _Board:
-    """A bar for all runs, one for each that is at work, and a line for each that is over."""
-
-    def __init__(self, stored: int, missing: int) -> None:
-        self.total, self.done = stored + missing, stored
-        self._stored, self._began = stored, time.monotonic()
-        columns = "{task.description}", BarColumn(), "{task.percentage:>3.0f} %", "{task.fields[left]}"
-        self._bars = Progress(*(TextColumn(c) if isinstance(c, str) else c for c in columns), console=err)
-        self._all = self._bars.add_task("all", total=self.total, completed=stored, left="")
-        self._rows: dict[str, TaskID] = {}
-        self._left = ""
-
-    def __enter__(self) -> "_Board":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def say(self, text: str) -> None:
-        """Print a line above the bars."""
-        self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def overall(self, note: str = "", left: float | None = None) -> None:
-        """What is to be said of all runs; without an estimate of the seconds left, the speed so far makes one."""
-        made = self.done - self._stored
-        if left is None and made:
-            left = (time.monotonic() - self._began) / made * (self.total - self.done)
-        self._left = _duration(left)
-        self._bars.update(self._all, description=f"all{note}", completed=self.done, left=self._left)
-
-    def at_work(self, run: str, told: str, fraction: float | None, left: float | None = None) -> None:
-        """How far a run is; `run` tells it from all others."""
-        if run not in self._rows:
-            self._rows[run] = self._bars.add_task("", total=1.0, left="")
-        done, words = fraction or 0.0, escape(told)
-        self._bars.update(self._rows[run], description=words, completed=done, left=_duration(left))
-
-    def leave(self, run: str) -> None:
-        """The run is not at work any more."""
-        if run in self._rows:
-            self._bars.remove_task(self._rows.pop(run))
-
-    def over(self, run: str, told: str) -> None:
-        """The run is over."""
-        self.leave(run)
-        self.done += 1
-        self.overall()
-        self.say(f"{told} ({self.done} of {self.total}{self._left and ', '}{self._left})")
-
-
-def _duration(seconds: float | None) -> str:
-    """Seconds that are left, in words; nothing when they are not known, or none."""
-    if not seconds:
-        return ""
-    if seconds < 100:
-        return f"{seconds:.0f} s left"
-    minutes = round(seconds / 60)
-    return f"{minutes} min left" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min left"
-
-
-def _in_process(store: Store, todo: Sequence[Work], board: _Board) -> list[str]:
-    """Compute one after the other; returns what failed and why."""
-    failures = []
-    for label, stage, e in todo:
-        began = time.perf_counter()
-
-        def tell(event: dict[str, Any], label: str = label) -> None:
-            board.at_work("", f"{label}: {event.get('step', '')}", event.get("fraction"))
-
-        try:
-            experiment.ensure(store, stage, e, Context(progress=tell))
-            board.over("", f"{label} {stage}: {time.perf_counter() - began:.1f} s")
-        except ValueError as mistake:  # a point that diverged must not cost the others
-            failures.append(f"{label}: {mistake}")
-            board.over("", f"{label} {stage} failed: {mistake}")
-    return failures
-
-
-POLL, POLL_REMOTE = 0.5, 2.0  # seconds between two looks at the jobs
-FORGOTTEN = 60.0  # a job that nobody has known of for so long is asked for again
-
-
-def _by_engine(store: Store, todo: Sequence[Work], board: _Board) -> list[str]:
-    """Ask the engine for all of it and watch; returns what failed and why. What is still open in the end, e.g. on
-    Ctrl-C, is withdrawn, so that runs that nobody else wants stop.
-    """
-    with engine.Client(store) as client:
-        try:
-            asked: dict[str, Work] = {}
-            for job in todo:
-                asked.setdefault(client.submit(*job[1:], priority="sweep"), job)
-            board.total -= len(todo) - len(asked)
-            return _watch(client, asked, board)
-        finally:
-            client.withdraw()
-
-
-def _watch(client: engine.Client, asked: dict[str, Work], board: _Board) -> list[str]:
-    """Show the jobs until all are over; returns what failed and why. Raises ValueError when no engine starts."""
-    failures: list[str] = []
-    left, known = dict(asked), dict.fromkeys(asked, time.monotonic())
-    while left:
-        try:
-            jobs = {job.key: job for job in client.jobs() if job.key in left}
-        except (OSError, StoreError) as error:  # a store that cannot be reached for a moment
-            board.overall(f": the store does not answer ({type(error).__name__})")
-            time.sleep(POLL_REMOTE)
-            continue
-        for key, job in jobs.items():
-            known[key] = time.monotonic()
-            label, stage, _ = asked[key]
-            if job.over:
-                del left[key]
-                why = _why_failed(client.store, asked[key], job)
-                failures += [f"{label}: {why}"] if why else []
-                board.over(key, f"{label} {stage} failed: {why}" if why else f"{label} {stage}: {_seconds(job):.1f} s")
-            elif job.status == "running":
-                board.at_work(key, f"{label}: {job.step}", job.fraction, job.eta_seconds)
-            else:
-                board.leave(key)
-        _report(client, [jobs[key] for key in left if key in jobs], len(left), board)
-        for key in left:
-            if time.monotonic() - known[key] > FORGOTTEN:
-                client.submit(*asked[key][1:], priority="sweep")
-        if left:
-            time.sleep(POLL if client.store.local else POLL_REMOTE)
-    return failures
-
-
-def _report(client: engine.Client, jobs: Sequence[engine.Job], left: int, board: _Board) -> None:
-    """Tell of all jobs that are not over; raises ValueError when the engine fails again and again."""
-    if (trouble := client.trouble()) is not None:
-        raise ValueError(f"the engine does not start: {trouble}; --here computes without it")
-    working = any(job.status == "running" for job in jobs)
-    etas = [job.eta_seconds for job in jobs if job.eta_seconds is not None]
-    note = "" if working or not jobs else f": {jobs[0].step}"
-    board.overall(note, max(etas) if etas and len(etas) == left else None)
-
-
-def _why_failed(store: Store, asked: Work, job: engine.Job) -> str | None:
-    """Why a job that is over has no result; None when it has one."""
-    if job.status == "failed":
-        return job.error or "no reason given"
-    if job.status == "cancelled":
-        return "cancelled by somebody else"
-    if experiment.find(store, *asked[1:]) is None:
-        return f"done, but not in {store.url}: its engine looks results up in another store first; use --here"
-    return None
-
-
-def _seconds(job: engine.Job) -> float:
-    return (job.ended or 0.0) - (job.started or job.ended or 0.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tier import cli, data, demo, engine, experiment, presets
+from tier import cli, data, demo, experiment, presets
 from tier.attacks import ATTACKS
 from tier.config import Defense, DefenseName, Experiment, Model, Tier
 from tier.fidelity import METRICS
@@ -685,71 +685,3 @@ def test_what_fails_is_listed_and_the_rest_is_stored(preset: Preset, tmp_path: P
     assert "1 of 1 runs failed; the rest is stored." in told and "none seed 0 gradient: " in told
     assert where.find("report", stored.key) is not None
     assert where.list_json("requests") == []
-
-
-def test_the_same_work_twice_and_stored_work_are_not_computed(store: Store, preset: Preset) -> None:
-    known, fresh = preset.run("none"), preset.run("none").set({"audit.folds": 3})
-    todo, stored = cli._missing(store, [("a", "report", known), ("b", "audit", fresh), ("c", "audit", fresh)])
-    assert [job[0] for job in todo] == ["b"] and stored == 1
-    other = known.set({"data.fingerprint": None, "data.signs.seed": 99})  # images that nobody has read
-    todo, stored = cli._missing(store, [("a", "report", other), ("b", "report", other), ("c", "audit", other)])
-    assert [job[0] for job in todo] == ["a", "c"] and stored == 0
-
-
-def test_a_store_that_no_other_process_sees_is_computed_here(preset: Preset) -> None:
-    where = Store("memory://cli")
-    cli._compute(where, [("split", "split", preset.run("none"))])
-    assert experiment.find(where, "split", preset.run("none")) is not None
-
-
-def test_an_engine_that_does_not_start_ends_the_command(
-    preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.Client, "start_engine", lambda self: None)
-    monkeypatch.setattr(engine.Client, "trouble", lambda self: "no module named dask")
-    where = Store(tmp_path)
-    with pytest.raises(ValueError, match="does not start: no module named dask; --here"):
-        cli._compute(where, [("split", "split", preset.run("none"))])
-    assert where.list_json("requests") == []
-
-
-def test_a_job_that_everybody_has_forgotten_is_asked_for_again(
-    preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.Client, "start_engine", lambda self: None)
-    monkeypatch.setattr(cli, "FORGOTTEN", 0.0)
-    where, asked = Store(tmp_path), []
-
-    def submit(self: engine.Client, stage: str, e: Experiment, **more: object) -> str:
-        asked.append(stage)
-        if len(asked) == 2:
-            experiment.ensure(where, stage, e)
-            self._note_stored(stage, experiment.key(stage, e), e)
-        return experiment.key(stage, e)
-
-    monkeypatch.setattr(engine.Client, "submit", submit)
-    cli._compute(where, [("split", "split", preset.run("none"))])
-    assert asked == ["split", "split"]
-
-
-def test_what_somebody_else_cancels_is_told(preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.Client, "start_engine", lambda self: self.store.delete("x.json"))
-    where = Store(tmp_path)
-    real = engine.Client.submit
-
-    def submit(self: engine.Client, *arguments: object, **more: object) -> str:
-        key = real(self, *arguments, **more)  # type: ignore[arg-type]
-        self.cancel_all(key)
-        return key
-
-    monkeypatch.setattr(engine.Client, "submit", submit)
-    with pytest.raises(ValueError, match=r"1 of 1 runs failed.*\n  one: cancelled by somebody else"):
-        cli._compute(where, [("one", "split", preset.run("none"))])
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(None, ""), (0, ""), (42.4, "42 s left"), (100, "2 min left"), (5940, "99 min left"), (9300, "2 h 35 min left")],
-)
-def test_durations(seconds: float | None, words: str) -> None:
-    assert cli._duration(seconds) == words
