@@ -523,8 +523,9 @@ def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, p
         look, last = style(str(model)), part.iloc[-1]
         names.append((float(last["test_accuracy"]), float(last["leak"]), look, f"{look.label}, stopped early"))
     names = [name for name in names if np.isfinite(name[0] + name[1])]
-    spots = np.concatenate([part[["test_accuracy", "leak"]].dropna().to_numpy(float) for part in (points, paths)])
-    for (x, y, look, text), (across, down) in zip(names, _free_places(names, spots, plane), strict=True):
+    for (x, y, look, text), (across, down) in zip(
+        names, _free_places(names, _spots(points, paths), plane), strict=True
+    ):
         figure.add_annotation(
             x=x, y=y, ax=across, ay=down, axref="pixel", ayref="pixel", text=f"{glyph(look)} {text}", showarrow=True,
             arrowhead=0, arrowwidth=1, arrowcolor=rgba(look.colour, 0.8), standoff=6, font={"size": FONT_PIXELS},
@@ -533,6 +534,15 @@ def _name_groups(figure: go.Figure, points: pd.DataFrame, paths: pd.DataFrame, p
         x=0, xref="x domain", y=0.5, text="guessing", xanchor="left", yanchor="top", showarrow=False,
         font={"size": FONT_PIXELS},
     )  # fmt: skip
+
+
+def _spots(points: pd.DataFrame, paths: pd.DataFrame) -> np.ndarray:
+    """Places `(N, 2)` that names had better leave free: points, checkpoints and, in steps, the headline runs' bars."""
+    found = [part[["test_accuracy", "leak"]].to_numpy(float) for part in (points, paths)]
+    for row in points[points["headline"]][["test_accuracy", "test_low", "test_high", "leak"]].to_numpy(float):
+        found.append(np.column_stack([np.linspace(row[1], row[2], 7), np.full(7, row[3])]))
+    every = np.concatenate(found)
+    return every[np.isfinite(every).all(axis=1)]
 
 
 WIDTHS = (290.0, 620.0, 1000.0)  # of the plot, on a phone, in a small and a large window
@@ -547,25 +557,21 @@ def _free_places(
     Of places around the point it takes the one at which, in plots of each of WIDTHS, it covers the fewest names and
     points and leaves the plot least, the nearest first.
     """
-    at = [[plane.at(x, y, width) for x, y, _, _ in names] for width in WIDTHS]
-    dots = [np.array([_box(*plane.at(x, y, width), 5, 5) for x, y in spots]).reshape(-1, 4) for width in WIDTHS]
-    taken = [np.array([_box(x, y, 8, 8) for x, y in places]).reshape(-1, 4) for places in at]
+    at = [np.array([plane.at(x, y, width) for x, y, _, _ in names]) for width in WIDTHS]
+    dots = [_boxes(np.array([plane.at(x, y, width) for x, y in spots]), 5, 5) for width in WIDTHS]
+    taken = [_boxes(places, 8, 8) for places in at]
     found = []
     for i, (_, _, _, text) in enumerate(names):
         half = (len(text) + 2.5) * _LETTER_PIXELS / 2
-
-        def cost(place: tuple[float, float, float], i: int = i, half: float = half) -> float:
-            across, down, reach = place
-            total = reach * 0.5
-            for width, places, points, boxes in zip(WIDTHS, at, dots, taken, strict=True):
-                box = _box(places[i][0] + across, places[i][1] + down, half, _LINE_PIXELS)
-                total += _outside(box, width, plane.pixels) + _covered(box, boxes) + 0.2 * _covered(box, points)
-            return total
-
-        across, down, _ = min(_around(half), key=cost)
-        found.append((across, down))
+        around = np.array(list(_around(half)))  # (M, 3)
+        cost = 0.5 * around[:, 2]
+        for width, places, points, boxes in zip(WIDTHS, at, dots, taken, strict=True):
+            tried = _boxes(places[i] + around[:, :2], half, _LINE_PIXELS)
+            cost += _outside(tried, width, plane.pixels) + _covered(tried, boxes) + 0.2 * _covered(tried, points)
+        across, down, _ = around[int(cost.argmin())]
+        found.append((float(across), float(down)))
         for k, places in enumerate(at):
-            own = _box(places[i][0] + across, places[i][1] + down, half, _LINE_PIXELS)
+            own = _boxes(places[i] + around[int(cost.argmin()), :2], half, _LINE_PIXELS)
             taken[k] = np.vstack([taken[k], own])
     return found
 
@@ -580,21 +586,23 @@ def _around(half: float) -> Iterator[tuple[float, float, float]]:
                 yield shift * half, -sign * reach, reach
 
 
-def _box(x: float, y: float, half: float, tall: float) -> tuple[float, float, float, float]:
-    """Left, top, right, bottom of a box around (x, y)."""
-    return x - half, y - tall, x + half, y + tall
+def _boxes(middles: np.ndarray, half: float, tall: float) -> np.ndarray:
+    """Left, top, right, bottom `(N, 4)` of boxes around points `(N, 2)`."""
+    middles, size = middles.reshape(-1, 2), np.array([half, tall])
+    return np.column_stack([middles - size, middles + size])
 
 
-def _covered(box: tuple[float, ...], others: np.ndarray) -> float:
-    """The area that a box (left, top, right, bottom) shares with others `(N, 4)`."""
-    across = np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0])
-    down = np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1])
-    return float((across.clip(0) * down.clip(0)).sum())
+def _covered(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The area that each box `(M, 4)` shares with all of the others `(N, 4)`."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    return np.asarray((high - low).clip(0).prod(-1).sum(-1))
 
 
-def _outside(box: tuple[float, ...], width: float, height: float) -> float:
-    """By how much a box leaves a plot, so weighted that it does so only where it must."""
-    return 50.0 * sum(max(over, 0.0) for over in (-box[0], box[2] - width, -box[1], box[3] - height))
+def _outside(boxes: np.ndarray, width: float, height: float) -> np.ndarray:
+    """By how much each box leaves a plot, so weighted that it does so only where it must."""
+    over = np.column_stack([-boxes[:, :2], boxes[:, 2:] - [width, height]])
+    return np.asarray(50.0 * over.clip(0).sum(-1))
 
 
 def overhead(rows: pd.DataFrame) -> go.Figure:

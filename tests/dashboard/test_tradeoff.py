@@ -45,7 +45,7 @@ def test_every_stored_run_and_checkpoint_is_in_the_plane(open_page: Open, compar
         for one in [
             *(preset.run(defense, seed) for defense in preset.compared for seed in preset.seeds),
             *(one for _, _, one in preset.grid("tier_full")),
-            *(one for _, one in preset.sweep("relaxloss", (0.5, 2.0))),
+            *(one for _, one in preset.sweep("relaxloss", preset.strengths.get("relaxloss"))),
         ]
         if experiment.key("report", one) in held
     }
@@ -82,7 +82,8 @@ def test_defenses_can_be_left_out(open_page: Open, compared_store: Path) -> None
 def test_a_click_shows_the_run_and_its_address_reopens_it(open_page: Open, compared_store: Path) -> None:
     test = open_page("tradeoff", compared_store)
     assert test.selectbox(key="run").value.startswith("TIER Full, lambda 3, beta 0.3")
-    wanted = "DP-SGD, tuned, noise 0.3, 30 epochs, seed 1"
+    one = presets.get("signs").run("dpsgd_tuned", 1)
+    wanted = tables.describe(tables.run("", one, {}))
     test.selectbox(key="run").set_value(wanted).run()
     assert "Guarantees epsilon 4.32e+03 at delta 1e-05." in texts(test)
     assert f"ring: {wanted}" in texts(test)

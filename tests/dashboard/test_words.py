@@ -256,3 +256,64 @@ def test_a_prediction_says_when_it_is_wrong() -> None:
     assert words.prediction("stop", 0.9, None) == "Says **stop** with confidence 0.90."
     assert words.prediction("stop", float("nan"), True) == "Says **stop**, which is right."
     assert words.top_classes([0.1, 0.7, 0.2], ["a", "b"], 2) == "b 70 %, class 2 20 %"
+
+
+def choices(rows: list[tuple[str, float, bool | None]]) -> pd.DataFrame:
+    """A table as from `tables.at_accuracy`."""
+    made = pd.DataFrame(rows, columns=["defense", "leak", "clear"]).astype({"clear": object})
+    tier = made.loc[made["defense"] == "tier_full", "leak"]
+    change = made["leak"] - (tier.iloc[0] if len(tier) else float("nan"))
+    return made.assign(setting_text="", difference=change, difference_low=change - 0.03, difference_high=change + 0.03)
+
+
+def test_the_sentence_at_equal_accuracy_follows_the_table() -> None:
+    said = words.at_accuracy(choices([("relaxloss", 0.52, False), ("tier_full", 0.54, None)]), 0.51)
+    assert "RelaxLoss leaks least: 0.52 against 0.54 with TIER Full, not clearly less" in said
+    assert "(difference -0.02, -0.05 to +0.01)" in said
+    said = words.at_accuracy(choices([("relaxloss", 0.45, True), ("tier_full", 0.54, None), ("none", 0.9, True)]), 0.51)
+    assert "clearly less" in said and "not clearly less" not in said
+    won = words.at_accuracy(choices([("tier_full", 0.54, None), ("augmentation_stopped", 0.55, False)]), 0.51)
+    assert "TIER Full leaks least (0.54), clearly less than 0 of the other 1" in won
+    assert "next is Augmentation, stopped early (0.55)" in won
+    assert "no setting of TIER Full is as accurate" in words.at_accuracy(choices([("none", 0.9, None)]), 0.6)
+    assert "No stored run" in words.at_accuracy(choices([]), 0.99)
+
+
+def test_a_guarantee_is_told_with_its_delta() -> None:
+    assert words.guarantee({"epsilon": 100.0, "delta": 1e-5}) == "Guarantees epsilon 100 at delta 1e-05."
+    assert words.guarantee({"epsilon": float("nan"), "delta": 1e-5}) == "Without noise nothing is guaranteed."
+    assert words.guarantee({"epsilon": float("nan"), "delta": float("nan")}) is None
+
+
+def test_the_best_attacks_are_ranked_and_who_beats_tier_is_named() -> None:
+    rows = [("relaxloss", 0.60, 0.55, "rmia"), ("tier_full", 0.65, 0.50, "agp"), ("none", 0.9, 0.6, "loss")]
+    points = pd.DataFrame(rows, columns=["model", "leak", "test_accuracy", "by"])
+    said = words.best_attack(points, "auc")
+    assert "RelaxLoss (0.60, RMIA) leaks least and Undefended (0.90, Loss) most" in said
+    assert "number 2 of 3; RelaxLoss leaks less and is at least as accurate" in said
+    assert "number 2 of 3." in words.best_attack(points.assign(test_accuracy=[0.4, 0.5, 0.6]), "auc")
+    assert "No attack" in words.best_attack(points.head(0), "auc")
+
+
+def test_training_time_and_lambda_are_told_from_the_numbers() -> None:
+    rows = pd.DataFrame({"model": ["none", "augmentation", "tier_full", "dpsgd_tuned"], "value": [1, 1.1, 4.8, 9.0]})
+    said = words.overhead(rows)
+    assert "DP-SGD, tuned costs most, 9 times" in said
+    assert "TIER Full costs 4.8 times" in said
+    assert "1 of 3 defenses" in said
+    events = pd.DataFrame({"lambda": [0, 0, 7, 7], "epoch": [1, 2, 1, 2], "train_accuracy": [0.5, 1.0, 0.5, 0.7],
+                           "test_accuracy": [0.4, 0.6, 0.4, 0.5]})  # fmt: skip
+    said = words.strengths(events)
+    assert "At lambda 0 the model ends right for 60 of 100 new images and 100 of 100 training images" in said
+    assert "at lambda 7 for 50 of 100 and 70 of 100. It is most accurate on new images at lambda 0" in said
+
+
+def test_the_chosen_point_is_held_against_its_best_rival() -> None:
+    row = {"rivals": 3, "advantage": -0.02, "clear": False, "leak": 0.56, "test_accuracy": 0.51, "best": "Augmentation",
+           "best_leak": 0.54, "best_accuracy": 0.6}  # fmt: skip
+    said = words.standing_of(pd.DataFrame([row]), pd.DataFrame())
+    assert "leaks more than the least leaking of 3 rivals" in said
+    assert "the intervals overlap" in said
+    said = words.standing_of(pd.DataFrame([row | {"advantage": 0.1, "clear": True}]), pd.DataFrame())
+    assert "leaks clearly less than" in said
+    assert "cannot be compared" in words.standing_of(pd.DataFrame(), pd.DataFrame())

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from tier import metrics as merits
 from tier import tables
-from tier.config import Defense, Experiment, Tier, Train
+from tier.config import DEFENSE_SETTINGS, Defense, Experiment, Tier, Train
 
 
 def experiment(name: str = "none", lam: float = 7.0, beta: float = 0.3, seed: int = 0) -> Experiment:
@@ -50,11 +50,121 @@ def test_a_run_is_named_by_what_it_computes() -> None:
     assert tables.describe(row) == "TIER Reg-only, lambda 3, beta 0.5, 30 epochs, seed 2"
 
 
+def test_a_rivals_run_is_named_by_its_strength_and_tells_its_guarantee() -> None:
+    told = metrics() | {"defense": {"epsilon": 321.0, "delta": 1e-5, "noise_multiplier": 0.3}}
+    row = tables.run("k", experiment("dpsgd_eps100"), told)
+    assert tables.describe(row) == "DP-SGD, paper, epsilon 100, 30 epochs, seed 0"
+    assert (row["strength"], row["epsilon"], row["delta"]) == (100.0, 321.0, 1e-5)
+    one = experiment("relaxloss").set({"defense.relaxloss.alpha": 0.0})
+    assert tables.run("k", one, metrics())["model"] == "none"  # off is plain training
+    row = tables.run("k", experiment("early_stopping"), metrics() | {"epochs": 12})
+    assert tables.describe(row) == "Early stopping, 12 epochs, seed 0"
+    assert set(tables.NAMES) == set(DEFENSE_SETTINGS) | {"none", "augmentation"}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_keys() -> None:
+    other = experiment("dpsgd_eps100").set({"defense.dpsgd.clip": 0.1})
+    made = tables.runs([tables.run(key, one, metrics()) for key, one in
+                        (("1" * 64, experiment("dpsgd_eps100")), ("2" * 64, other))])  # fmt: skip
+    assert made["text"].is_unique
+    assert made["setting"].is_unique
+    assert made["text"][0].endswith("seed 0 (11111111)")
+
+
+def test_the_interval_of_the_test_accuracy_is_wilsons() -> None:
+    row = tables.run("k", experiment(), metrics(0.61) | {"nonmembers": 400})
+    wanted = binomtest(244, 400).proportion_ci(method="wilson")
+    assert (row["test_low"], row["test_high"]) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
+    assert np.isnan(tables.share_interval(0.5, 0)).all()
+
+
 def test_runs_keep_one_row_per_key_and_mark_the_headline() -> None:
     twice = tables.runs([tables.run("a", experiment(), metrics())] * 2, headline=["a"])
     assert len(twice) == 1
     assert twice["headline"].all()
     assert tables.runs([]).empty
+
+
+def plane() -> pd.DataFrame:
+    """Two seeds undefended, TIER over lambda and beta, RelaxLoss at three strengths."""
+    rows = [
+        tables.run("n0", experiment(), metrics(0.60, 0.90)),
+        tables.run("n1", experiment(seed=1), metrics(0.62, 0.80)),
+        tables.run("a0", experiment("augmentation"), metrics(0.64, 0.66)),
+        *(tables.run(f"t{lam}", experiment("tier_full", lam), metrics(0.64 - lam / 50, 0.65 - lam / 100))
+          for lam in (9.0, 3.0, 7.0)),
+        *(tables.run(f"b{beta}", experiment("tier_full", 7.0, beta), metrics(0.5 - beta / 10, 0.58))
+          for beta in (0.1, 0.5)),
+        *(tables.run(f"r{alpha}", experiment("relaxloss").set({"defense.relaxloss.alpha": alpha}),
+                     metrics(0.63 - alpha / 10, 0.8 - alpha / 5, width=0.03)) for alpha in (1.0, 0.25, 0.5)),
+    ]  # fmt: skip
+    return tables.runs(rows, headline=["n0", "n1", "a0", "t7.0", "r1.0"])
+
+
+def test_trails_follow_lambda_beta_and_every_strength_in_order() -> None:
+    made = tables.trails(plane(), {"tier_full": (7.0, 0.3)}, seed=0)
+    parts = {str(name): part for name, part in made.groupby("trail", sort=False)}
+    assert list(parts) == [
+        "TIER Full over lambda, beta 0.3", "TIER Full over beta, lambda 7", "RelaxLoss over alpha"
+    ]  # fmt: skip
+    first = parts["TIER Full over lambda, beta 0.3"]
+    assert list(first["at"]) == [0.0, 3.0, 7.0, 9.0]
+    assert first["test_accuracy"].iloc[0] == 0.64  # lambda 0 is augmentation alone
+    assert list(parts["TIER Full over beta, lambda 7"]["at"]) == [0.1, 0.3, 0.5]
+    assert list(parts["RelaxLoss over alpha"]["test_accuracy"]) == pytest.approx([0.605, 0.58, 0.53])
+    assert tables.trails(plane(), {"tier_full": (7.0, 0.3)}, seed=1).empty
+    assert tables.trails(tables.runs([]), {}, seed=0).empty
+
+
+def test_options_are_means_over_seeds_with_the_widest_interval() -> None:
+    made = tables.options(plane(), stopped())
+    bare = made[made["defense"] == "none"].iloc[0]
+    assert (bare["seeds"], bare["test_accuracy"], bare["leak"]) == (2, pytest.approx(0.61), pytest.approx(0.85))
+    assert (bare["low"], bare["high"]) == pytest.approx((0.78, 0.92))
+    assert len(made[made["defense"] == "tier_full"]) == 5
+    early = made[made["defense"] == "early_stopping"]
+    assert set(early["setting_text"]) <= {f"after epoch {epoch}" for epoch in stopped()["epoch"]}
+    assert not early["setting_text"].str.contains("30").any()  # the last checkpoint is no early stop
+
+
+def test_a_run_that_stopped_early_stands_for_the_checkpoint_of_its_epoch() -> None:
+    epoch = int(stopped()["epoch"].min())
+    own = tables.run("e", experiment("early_stopping"), metrics(0.41, 0.56) | {"epochs": epoch})
+    made = tables.options(tables.runs([own, tables.run("n", experiment(), metrics())]), stopped())
+    same = made[(made["defense"] == "early_stopping") & (made["setting_text"] == f"after epoch {epoch}")]
+    assert list(same["leak"]) == [0.56]
+
+
+def test_at_an_accuracy_each_defense_has_its_least_leaking_setting() -> None:
+    choices = tables.options(plane(), tables.paths([]))
+    made = tables.at_accuracy(choices, 0.52).set_index("defense")
+    assert list(made["leak"]) == sorted(made["leak"])
+    wanted = {
+        name: part["leak"].min() for name, part in choices[choices["test_accuracy"] >= 0.5].groupby("defense")
+    }  # fmt: skip
+    assert made["leak"].to_dict() == pytest.approx(wanted)
+    assert made["setting_text"]["relaxloss"] == "alpha 1"  # 0.53 is as accurate, and it leaks least of the three
+    assert made["of"]["relaxloss"] == 3
+    tier, rival = made.loc["tier_full"], made.loc["relaxloss"]
+    assert rival["difference"] == pytest.approx(rival["leak"] - tier["leak"])
+    half = np.hypot(0.03, 0.02)
+    assert rival["difference_high"] - rival["difference"] == pytest.approx(half)
+    assert rival["clear"] == (abs(rival["difference"]) > half)
+    assert pd.isna(tier["difference"])
+    assert tables.at_accuracy(choices, 0.9).empty
+    far = tables.at_accuracy(choices, 0.61).set_index("defense")
+    assert "tier_full" not in far.index  # then there is nothing to compare with
+    assert far["difference"].isna().all()
+
+
+def test_the_best_attack_takes_the_place_of_the_leak_on_the_first_seed() -> None:
+    leaf = {"attack": "rmia", "balanced_accuracy": 0.71, "interval": [0.68, 0.74], "auc": 0.8,
+            "auc_interval": [0.77, 0.83], "members": 1000, "nonmembers": 1000}  # fmt: skip
+    made = tables.measured(plane(), {"none": leaf, "tier_full": leaf | {"auc": None}}, "auc", seed=0)
+    assert made[["key", "leak", "low", "high", "by"]].to_numpy().tolist() == [["n0", 0.8, 0.77, 0.83, "rmia"]]
+    both = tables.measured(plane(), {"none": leaf, "tier_full": leaf}, "balanced_accuracy", seed=0)
+    assert set(both["key"]) == {"n0", "t7.0"}
+    assert tables.measured(plane(), {}, "auc", seed=0).empty
 
 
 def test_a_refused_metric_stays_unknown() -> None:
