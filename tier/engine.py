@@ -41,11 +41,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter
 
-from tier import environment
+from tier import environment, scheduler
 from tier.config import Experiment, stage_key
 from tier.context import Cancelled, Context, Waiting
 from tier.environment import DATA_ROOT
-from tier.store import Store, StoreError, check
+from tier.store import Lease, Store, StoreError, check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,7 @@ Status = Literal["queued", "running", "done", "failed", "cancelled"]
 Priority = Literal["interactive", "sweep"]
 
 LEASE = "engine"
+WRONG_SETTINGS = 2  # exit code of an engine that need not be started again as it was
 RUNNER = "tier.experiment"  # the module whose `key`, `pin` and `ensure` define what a stage is
 PRIORITIES: dict[str, int] = {"interactive": 0, "sweep": 1}
 
@@ -65,12 +66,16 @@ IDLE_TIMEOUT = 600.0  # an engine without jobs for this long exits
 ENGINE_LEASE = 15.0
 UNMANNED = 60.0  # an engine whose cluster has no worker for this long exits
 ABANDONED = 30.0  # a worker of an outside cluster stops when no engine was alive for this long
+SLOW = 2.0  # a store that takes so many seconds for an answer was away
 ORPHANED = 3600.0  # what waits in the queue is dropped when its client was not heard of for this long ...
 ORPHANS_EVERY = 60.0  # ... as is looked up so often
 STARTS = 20  # a run is started at most so often ...
 STALLS = 3  # ... and at most so often in a row without getting further
 WAITING = "waiting for the same run elsewhere"  # the step of a job that another run has to make something for
 TIDY_EVERY = 86_400.0  # seconds between two clean-ups of the store
+RECONNECT = 2.0  # seconds between two attempts to reach a scheduler that went away
+ANSWER = 5.0  # seconds in which a scheduler tells of its workers
+PATIENCE = 3600.0  # seconds for which a worker that has computed something waits for a store that is away
 PROGRESS_EVERY = 0.3  # seconds between writes of progress to a local store
 PROGRESS_EVERY_REMOTE = 2.0
 
@@ -113,6 +118,7 @@ class Job:
 
 
 _JOB = TypeAdapter(Job)
+_UNABLE = (ImportError, AttributeError, TypeError, ValueError)  # of a worker with other code or packages
 
 
 class _Request(BaseModel):
@@ -246,7 +252,7 @@ class Client:
         self._cancel([path for path in self.store.list_json("requests") if path.endswith(f"/{name}")])
 
     def trouble(self) -> str | None:
-        """Why the engine does not start, if it has ended with an error three times in a row."""
+        """Why the engine does not start, if it has ended with an error three times in a row or can never start so."""
         return self._last_words() if self._failures >= 3 else None
 
     def job(self, key: str) -> Job | None:
@@ -304,7 +310,8 @@ class Client:
             if self._engine is not None:
                 if self._engine.poll() is None:
                     return
-                self._failures = self._failures + 1 if self._engine.returncode else 0
+                hopeless = self._engine.returncode == WRONG_SETTINGS
+                self._failures = max(self._failures + 1, 3 * hopeless) if self._engine.returncode else 0
                 self._engine = None
                 self._next_start = time.monotonic() + (min(60, 2**self._failures) if self._failures else 0)
             if time.monotonic() >= self._next_start:
@@ -492,7 +499,8 @@ class Reporter:
             self._asked = now
             try:
                 self._cancelled = self._store.has_file(self._flag) or self._abandoned(now)
-            except OSError as error:
+            except (OSError, StoreError) as error:
+                self._engine_seen = time.monotonic()  # nobody can be heard of now
                 log.warning("cannot ask whether to stop: %s", error)
         return self._cancelled
 
@@ -524,9 +532,11 @@ class Reporter:
     def _abandoned(self, now: float) -> bool:
         """Whether no engine was alive for a while: a worker of an outside cluster outlives the engine's death."""
         if now - self._engine_asked > 5.0:
-            self._engine_asked = now
-            if self._store.holder(LEASE) is not None:
-                self._engine_seen = now
+            held = self._store.holder(LEASE) is not None
+            slow = time.monotonic() - now > SLOW  # the store was away, for the engine too, which may be late
+            self._engine_asked = time.monotonic()
+            if held or slow:
+                self._engine_seen = self._engine_asked
         return now - self._engine_seen > ABANDONED
 
     def _write_if_due(self) -> None:
@@ -568,12 +578,16 @@ def run_job(
             return json.dumps({"status": "cancelled"})
     try:
         with _data_in(data_root):
-            return json.dumps(_compute(store, runner, stage, key, experiment, run, need))
+            patient = _store(url, below, PATIENCE)
+            return json.dumps(_compute(store, patient, runner, stage, key, experiment, run, need))
     finally:
         _one_job.release()
 
 
-def _compute(store: Store, runner: str, stage: str, key: str, experiment: str, run: str, need: str) -> dict[str, Any]:
+def _compute(
+    store: Store, patient: Store, runner: str, stage: str, key: str, experiment: str, run: str, need: str
+) -> dict[str, Any]:
+    """`run_job` of this process's turn. Results wait for a `patient` store, what is only told does not."""
     reporter = Reporter(store, key, run)
     try:
         module = importlib.import_module(runner)
@@ -581,7 +595,7 @@ def _compute(store: Store, runner: str, stage: str, key: str, experiment: str, r
         if settings.data.fingerprint is not None and module.key(stage, settings) != key:
             raise ValueError("this worker runs another version of the code than asked: stop the engine, then try again")
         context = Context(reporter.progress, reporter.cancelled, waits=False)
-        module.ensure(store, stage, settings, context, need=tuple(json.loads(need)))
+        module.ensure(patient, stage, settings, context, need=tuple(json.loads(need)))
     except Cancelled:
         return {"status": "cancelled"}
     except Waiting as wait:
@@ -698,6 +712,12 @@ class Pool(Protocol):
     def release(self, handle: Any) -> None:
         """Forget a handle, running or not."""
 
+    def trouble(self) -> str | None:
+        """Why nothing can be started now, and what was started is lost; None when all is well."""
+
+    def lacking(self) -> str | None:
+        """What a started job still waits for before a worker begins it; None when there are workers."""
+
 
 @dataclass
 class _Run:
@@ -713,6 +733,7 @@ class _Run:
     asked: Sequence[str] = ()  # the job's `need` when it was started last
     cancelling: bool = False
     tries: int = 0  # times it was given to Dask
+    begun: int = 0  # starts that its worker had told of when it was given away last
     losses: int = 0  # times Dask gave it up
     waits_for: str | None = None  # a lease under which another run computes what this one reads
     worked: float = 0.0  # seconds that it ran before it began to wait
@@ -737,6 +758,7 @@ class Engine:
         self._orphans_sought = time.monotonic()
         self._published: dict[str, tuple[float, dict[str, Any]]] = {}
         self._durations: dict[str, list[float]] = {}  # kind of job -> seconds
+        self._trouble: str | None = None
         self._take_stock()
 
     @property
@@ -747,13 +769,36 @@ class Engine:
     def step(self) -> None:
         """Look at everything once: requests, ended runs, progress, free slots; then publish."""
         self._read_requests()
+        trouble = self.pool.trouble()
         for run in [run for run in self.runs.values() if run.handle is not None]:
-            self._follow(run)
-            self._collect(run)
-        self._fill_slots()
+            if trouble is None:
+                self._follow(run)
+                self._collect(run)
+            else:
+                self._lose(run, trouble)
+        self._tell(trouble)
+        if trouble is None:
+            self._fill_slots()
         self._estimate()
         for run in self.runs.values():
             self._publish(run.job)
+
+    def _lose(self, run: _Run, trouble: str) -> None:
+        """The cluster is away, and nobody will hear how this run ends: it is no fault of the run's."""
+        self._release(run, trouble)
+        if run.cancelling:
+            self._end(run, "cancelled")
+
+    def _tell(self, trouble: str | None) -> None:
+        """Let those who wait know why nothing starts, and that it is over."""
+        for run in self.runs.values():
+            if run.handle is None and trouble is not None:
+                run.job.step = trouble
+            elif run.handle is None and run.job.step == self._trouble:
+                run.job.step = "waiting"
+        if trouble != self._trouble:
+            log.log(logging.WARNING if trouble else logging.INFO, "%s", trouble or "the cluster is back")
+        self._trouble = trouble
 
     def _take_stock(self) -> None:
         """Learn durations from finished jobs, and close those that an earlier engine left and nobody wants."""
@@ -843,10 +888,13 @@ class Engine:
     def _follow(self, run: _Run) -> None:
         """Take over what the worker has told; end a run that does not get further however often it starts."""
         progress = _read_progress(self.store, run.job.key)
+        job = run.job
+        begun = progress is not None and len(progress.starts) > run.begun
+        if not begun and not run.cancelling:  # no worker has told anything yet
+            job.step = self.pool.lacking() or "starting"
         if progress is None:
             return
-        job = run.job
-        if not run.cancelling:
+        if begun and not run.cancelling:
             job.step = progress.step or job.step
         job.fraction, job.epoch, job.epochs = progress.fraction, progress.epoch, progress.epochs
         job.attempt = run.attempts_before + len(progress.starts)
@@ -920,6 +968,7 @@ class Engine:
     def _start(self, run: _Run) -> None:
         job, below = run.job, self.store.below
         run.tries += 1
+        run.begun = len((_read_progress(self.store, job.key) or _Progress()).starts)
         run.asked = job.need
         name = f"{job.stage}-{job.key[:12]}-{run.run}-{run.tries}"  # new for each try: Dask remembers old names
         where = (self.store.url, below.url if below is not None else None)
@@ -1036,26 +1085,45 @@ class DaskPool:
     The local one listens on 127.0.0.1 only, encrypts with keys of its own, and serves no HTTP. A worker, however many
     threads its cluster gives it, runs one job at a time; one that dies is replaced by Dask, which then starts its run
     again. `threads` is what numpy begins with; a run's own `train.threads` decides for torch.
+
+    A scheduler that goes away is `trouble`, and connected to again as soon as it answers.
     """
 
     def __init__(self, threads: int = 1, workers: int | None = None, runner: str = RUNNER) -> None:
+        """Raises what `scheduler.from_environment` and `Scheduler.connect` do."""
+        import distributed
+
+        logging.getLogger("distributed").setLevel(logging.WARNING)  # importing it has set INFO
+        self.threads = threads
+        self._outside = scheduler.from_environment()
+        self._cluster: Any = None
+        self._workers = workers or max(1, environment.cores() // threads)
+        self._counted = float("-inf")
+        self._present: dict[str, dict[str, Any]] = {}  # address -> what the scheduler tells of a worker
+        self._places: dict[str, str] = {}  # task -> address of the outside worker chosen for it
+        self._manned = time.monotonic()  # when a worker was seen last
+        self._away: str | None = None  # why the scheduler is not connected
+        self._reconnecting: threading.Thread | None = None
+        self._closed = threading.Event()
+        if self._outside is not None:
+            self._client = self._outside.connect()
+            return
+        self._cluster = self._own_cluster(runner)
+        self._client = distributed.Client(self._cluster, set_as_default=False)
+
+    @property
+    def scheduler(self) -> str | None:
+        """The outside scheduler's address."""
+        return None if self._outside is None else self._outside.address
+
+    def _own_cluster(self, runner: str) -> Any:
+        """A cluster on this machine, for this process only."""
         import dask
         import distributed
         import psutil
 
-        logging.getLogger("distributed").setLevel(logging.WARNING)  # importing it has set INFO
-        self.scheduler = os.environ.get("TIER_SCHEDULER")
-        self.threads = threads
-        self._cluster: Any = None
-        self._workers = workers or max(1, environment.cores() // threads)
-        self._counted = (float("-inf"), 0)
-        self._places: dict[str, str] = {}  # task -> address of the outside worker chosen for it
-        self._manned = time.monotonic()  # when a worker was seen last
-        if self.scheduler:
-            self._client = distributed.Client(self.scheduler, set_as_default=False, name="tier-engine")
-            return
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            os.environ[name] = str(threads)  # for the workers, which read it when they load numpy and torch
+            os.environ[name] = str(self.threads)  # for the workers, which read it when they load numpy and torch
         # threads that spin while they wait made training 10 times slower when another process used a core
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -1076,7 +1144,7 @@ class DaskPool:
             }
         )
         self._folder = tempfile.mkdtemp(prefix="tier-engine-")
-        self._cluster = distributed.LocalCluster(
+        cluster: Any = distributed.LocalCluster(
             n_workers=self._workers,
             threads_per_worker=1,
             host="127.0.0.1",
@@ -1088,41 +1156,93 @@ class DaskPool:
             local_directory=self._folder,
             preload=["tier.engine"],
         )
-        self._cluster.loop.add_callback(self._cluster.scheduler.http_server.stop)
-        self._client = distributed.Client(self._cluster, set_as_default=False)
+        cluster.loop.add_callback(cluster.scheduler.http_server.stop)
+        return cluster
 
     def slots(self) -> int:
         """One per worker; at least one, so that a cluster that grows on demand gets something to do."""
-        return self._workers if self._cluster is not None else max(1, self._alive())
+        return self._workers if self._cluster is not None else max(1, len(self._able()))
 
     def healthy(self) -> bool:
         """False when a cluster of our own had no worker for a minute: it is beyond repair, a new engine is not."""
         now = time.monotonic()
-        if self._cluster is None or self._alive() > 0:
+        if self._cluster is None or self._able():
             self._manned = now
         if now - self._manned > UNMANNED:
             log.error("no worker has come back for %g seconds", UNMANNED)
             return False
         return True
 
-    def _alive(self) -> int:
-        """Workers in the cluster, counted every few seconds."""
-        if time.monotonic() - self._counted[0] > 5.0:
-            self._counted = (time.monotonic(), len(self._client.nthreads()))
-        return self._counted[1]
+    def trouble(self) -> str | None:
+        if self._outside is None:
+            return None
+        if self._client.status == "running":
+            self._away = None
+            return None
+        if self._away is None:
+            self._away = f"the scheduler {self._outside.address} does not answer; trying again"
+        if self._client.status == "closed" and self._reconnecting is None:  # Dask itself has given up
+            self._reconnecting = threading.Thread(target=self._reconnect, name="reconnect", daemon=True)
+            self._reconnecting.start()
+        return self._away
+
+    def lacking(self) -> str | None:
+        if self._outside is None or self._able():
+            return None
+        wanted = ", ".join(f"{name}={amount:g}" for name, amount in self._outside.resources.items())
+        return f"waiting for a worker{f' that offers {wanted}' if wanted else ''} of {self._outside.address}"
+
+    def _reconnect(self) -> None:
+        """Try to connect until it works or the pool is closed; why it does not is told by `trouble`."""
+        assert self._outside is not None
+        while not self._closed.wait(RECONNECT):
+            try:
+                client = self._outside.connect()
+            except (scheduler.SettingsError, scheduler.UnreachableError) as error:
+                self._away = f"{error}; trying again"
+                continue
+            self._counted = float("-inf")
+            self._client = client
+            break
+        self._reconnecting = None
+
+    def _able(self) -> dict[str, dict[str, Any]]:
+        """The workers that can take a job, looked up every few seconds; the last ones known while nobody answers."""
+        if time.monotonic() - self._counted > 5.0 and self._client.status == "running":
+            self._counted = time.monotonic()
+            identity = self._ask("identity", n_workers=-1)
+            if identity is not None:
+                wanted = self._outside.resources if self._outside is not None else {}
+                self._present = {
+                    address: worker
+                    for address, worker in identity["workers"].items()
+                    if all(worker.get("resources", {}).get(name, 0) >= amount for name, amount in wanted.items())
+                }
+        return self._present
+
+    def _ask(self, question: str, **more: Any) -> Any:
+        """What the scheduler answers; None when it does not."""
+        try:
+            return self._client.sync(getattr(self._client.scheduler, question), callback_timeout=ANSWER, **more)
+        except (OSError, TimeoutError, AttributeError) as error:  # the last: Dask has lost it just now
+            log.warning("the scheduler does not answer: %s", error)
+            return None
 
     def start(self, name: str, *arguments: str | None) -> Any:
-        place = self._free_worker() if self._cluster is None else None
-        if place is None:
-            return self._client.submit(run_job, *arguments, key=name, pure=False)
-        self._places[name] = place
-        # a wish, not a condition: should that worker end, the task goes to any other
-        return self._client.submit(run_job, *arguments, key=name, pure=False, workers=[place], allow_other_workers=True)
+        options: dict[str, Any] = {"key": name, "pure": False}
+        if self._outside is not None:
+            options |= {"resources": dict(self._outside.resources)} if self._outside.resources else {}
+            if (place := self._free_worker()) is not None:
+                self._places[name] = place
+                # a wish, not a condition: should that worker end, the task goes to any other
+                options |= {"workers": [place], "allow_other_workers": True}
+        return self._client.submit(run_job, *arguments, **options)
 
     def _free_worker(self) -> str | None:
         """An outside worker without a job. Left to itself, Dask fills up the threads of one that has a job already."""
-        taken = {place for place, tasks in self._client.processing().items() if tasks} | {*self._places.values()}
-        return next((place for place in self._client.nthreads() if place not in taken), None)
+        processing = self._ask("processing", workers=None) or {}
+        taken = {place for place, tasks in processing.items() if tasks} | {*self._places.values()}
+        return next((place for place in self._able() if place not in taken), None)
 
     def outcome(self, handle: Any) -> dict[str, Any] | None:
         if handle.status == "pending":
@@ -1134,16 +1254,21 @@ class DaskPool:
                 return None
             return outcome
         if handle.status == "error":
-            log.warning("%s: %s", handle.key, handle.exception(timeout=10))
+            error = handle.exception(timeout=10)
+            log.warning("%s: %s", handle.key, error)
+            if isinstance(error, _UNABLE):
+                return {"status": "failed", "error": f"The worker cannot run this job: {_sentence(error)}"}
         return {"status": "died"}
 
     def release(self, handle: Any) -> None:
         self._places.pop(handle.key, None)
-        handle.cancel()
-        handle.release()
+        if handle.client is self._client and self._client.status == "running":
+            handle.cancel()
+            handle.release()
 
     def close(self) -> None:
         """Stop the workers, whatever they are doing."""
+        self._closed.set()
         self._client.close(timeout=2)
         if self._cluster is None:
             return
@@ -1238,36 +1363,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the engine of a store; the command `python -m tier engine`. Returns at once when another serves it."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    store = _store(options.store, options.below)
-    lease = store.lease(LEASE, ENGINE_LEASE)
-    if lease is None:
-        log.info("another engine serves %s", store.url)
-        return 0
+    try:
+        store = _store(options.store, options.below)
+        lease = store.lease(LEASE, ENGINE_LEASE)
+        if lease is None:
+            log.info("another engine serves %s", store.url)
+            return 0
+        with lease:
+            _run_engine(store, lease, options)
+    except scheduler.SettingsError as error:
+        log.error("%s", error)
+        return WRONG_SETTINGS
+    except (scheduler.UnreachableError, StoreError) as error:
+        log.error("%s", error)
+        return 1
+    log.info("stopped")
+    return 0
+
+
+def _run_engine(store: Store, lease: Lease, options: argparse.Namespace) -> None:
+    """Serve until there is nothing to do or no client left, or until told to stop."""
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-    with lease:
-        pool = DaskPool(options.threads, options.workers, options.runner)
-        try:
-            about = {"pid": os.getpid(), "started": time.time(), "workers": pool.slots(), "threads": pool.threads}
-            store.put_json("engine.json", about | {"scheduler": pool.scheduler, "environment": environment.snapshot()})
-            log.info("serving %s with %d workers", store.url, pool.slots())
-            threading.Thread(target=tidy, args=(store, stop), name="tidy", daemon=True).start()
-            clients = None if options.stay else _Clients(store, options.clients)
+    pool = DaskPool(options.threads, options.workers, options.runner)
+    try:
+        about = {"pid": os.getpid(), "started": time.time(), "workers": pool.slots(), "threads": pool.threads}
+        store.put_json("engine.json", about | {"scheduler": pool.scheduler, "environment": environment.snapshot()})
+        log.info("serving %s with %d workers", store.url, pool.slots())
+        threading.Thread(target=tidy, args=(store, stop), name="tidy", daemon=True).start()
+        clients = None if options.stay else _Clients(store, options.clients)
+        idle = float("inf") if options.stay else options.idle
+        engine = Engine(store, pool, options.runner)
+        why = serve(engine, lambda: _ours(lease, stop, pool), clients, idle, 0.25 if store.local else 1.0)
+        log.info("stopping: %s", why)
+    finally:
+        stop.set()
+        pool.close()
 
-            def alive() -> bool:
-                # the lease is late after the machine was asleep, and then still ours if nobody has taken it
-                return not stop.is_set() and (lease.held or lease.renew()) and pool.healthy()
 
-            idle = float("inf") if options.stay else options.idle
-            why = serve(Engine(store, pool, options.runner), alive, clients, idle, 0.25 if store.local else 1.0)
-            log.info("stopping: %s", why)
-        finally:
-            stop.set()
-            pool.close()
-    log.info("stopped")
-    return 0
+def _ours(lease: Lease, stop: threading.Event, pool: DaskPool) -> bool:
+    """Whether to go on serving."""
+    if stop.is_set() or not pool.healthy():
+        return False
+    try:
+        # late after the machine was asleep, and then still ours if nobody has taken it
+        return lease.held or lease.renew()
+    except (OSError, StoreError) as error:  # where nobody can write, nobody can take it
+        log.warning("the store does not answer: %s", error)
+        return True
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -1285,8 +1430,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _store(url: str, below: str | None) -> Store:
-    return Store(url, below=None if below is None else Store(below, read_only=True))
+def _store(url: str, below: str | None, patience: float = 0.0) -> Store:
+    lower = None if below is None else Store(below, read_only=True, patience=patience)
+    return Store(url, below=lower, patience=patience)
 
 
 def _request_path(key: str, requester: str) -> str:

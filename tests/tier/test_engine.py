@@ -20,7 +20,7 @@ import pytest
 
 from tests.tier import engine_jobs
 from tests.tier.test_experiment import assert_same, tiny, weights
-from tier import checkpoints, engine, environment
+from tier import checkpoints, engine, environment, scheduler
 from tier import experiment as stages
 from tier.config import Data, Defense, Experiment, Tier, Train
 from tier.context import Cancelled, Context, Waiting
@@ -57,6 +57,8 @@ class StillPool:
         self.started: list[tuple[str, ...]] = []
         self.outcomes: dict[str, dict[str, Any]] = {}
         self.released: list[str] = []
+        self.away: str | None = None
+        self.wanting: str | None = None
 
     def slots(self) -> int:
         return self.count
@@ -70,6 +72,12 @@ class StillPool:
 
     def release(self, handle: str) -> None:
         self.released.append(handle)
+
+    def trouble(self) -> str | None:
+        return self.away
+
+    def lacking(self) -> str | None:
+        return self.wanting
 
     @property
     def last(self) -> str:
@@ -364,6 +372,49 @@ def test_lost_run_is_submitted_again_under_a_new_name(desk: Desk) -> None:
         desk.engine.step()
     assert desk.job(key).status == "failed"
     assert "lost this run" in (desk.job(key).error or "")
+
+
+def test_a_cluster_that_is_away_is_told_and_blames_no_run(desk: Desk) -> None:
+    desk.pool.count = 1
+    first, second = desk.submit(1), desk.submit(2)
+    desk.engine.step()
+    Reporter(desk.store, first, "run").progress({"epoch": 1, "epochs": 3, "step": "training"})
+    for _ in range(2 * engine.STARTS):
+        desk.pool.away = "the scheduler does not answer"
+        desk.engine.step()
+        for key in (first, second):
+            assert (desk.job(key).status, desk.job(key).step) == ("queued", "the scheduler does not answer")
+        assert len(desk.pool.released) == len(desk.pool.started)
+        desk.pool.away = None
+        desk.engine.step()
+        assert (desk.job(first).status, desk.job(second).step) == ("running", "waiting")
+    desk.pool.end()
+    desk.engine.step()
+    assert desk.job(first).status == "done"
+
+
+def test_a_run_cancelled_while_the_cluster_is_away_ends(desk: Desk) -> None:
+    key = desk.submit(1)
+    desk.engine.step()
+    desk.client.cancel(key)
+    desk.pool.away = "the scheduler does not answer"
+    desk.engine.step()
+    assert desk.job(key).status == "cancelled"
+    assert desk.engine.idle
+
+
+def test_a_started_job_says_what_it_waits_for(desk: Desk) -> None:
+    key = desk.submit(1)
+    desk.pool.wanting = "waiting for a worker"
+    desk.engine.step()
+    desk.engine.step()
+    assert (desk.job(key).status, desk.job(key).step) == ("running", "waiting for a worker")
+    desk.pool.wanting = None
+    desk.engine.step()
+    assert desk.job(key).step == "starting"
+    Reporter(desk.store, key, "run").progress({"step": "training"})
+    desk.engine.step()
+    assert desk.job(key).step == "training"
 
 
 def test_worker_that_dies_without_progress_ends_the_job(desk: Desk) -> None:
@@ -1120,23 +1171,85 @@ def test_unforeseen_errors_are_told_without_paths() -> None:
     )  # meant to be read
 
 
-def test_outside_workers_get_one_job_each() -> None:
-    class Cluster:
-        tasks: dict[str, tuple[str, ...]]
+class Answers:
+    """A Dask client whose scheduler only tells of its workers and what they do."""
 
-        def nthreads(self) -> dict[str, int]:
-            return {"a": 4, "b": 4, "c": 4}
+    def __init__(self, workers: dict[str, dict[str, Any]]) -> None:
+        self.status = "running"
+        self.workers = workers
+        self.tasks: dict[str, tuple[str, ...]] = {}
+        self.submitted: list[dict[str, Any]] = []
+        self.scheduler = self
 
-        def processing(self) -> dict[str, tuple[str, ...]]:
-            return self.tasks
+    def identity(self, n_workers: int) -> dict[str, Any]:
+        return {"workers": self.workers}
 
-    pool = engine.DaskPool.__new__(engine.DaskPool)
-    pool._client = cluster = Cluster()
+    def processing(self, workers: None) -> dict[str, tuple[str, ...]]:
+        return self.tasks
+
+    def sync(self, question: Callable[..., Any], callback_timeout: float, **more: Any) -> Any:
+        return question(**more)
+
+    def submit(self, job: Any, *arguments: Any, **options: Any) -> None:
+        self.submitted.append(options)
+
+
+def outside_pool(monkeypatch: pytest.MonkeyPatch, client: Any) -> engine.DaskPool:
+    monkeypatch.setenv("TIER_SCHEDULER", "tcp://127.0.0.1:8786")
+    monkeypatch.setattr(scheduler.Scheduler, "connect", lambda self: client)
+    return engine.DaskPool()
+
+
+def test_outside_workers_get_one_job_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Answers({name: {"nthreads": 4, "resources": {}} for name in "abc"})
+    pool = outside_pool(monkeypatch, cluster)
     pool._places = {"mine": "a"}  # just given away; the scheduler may not know yet
     cluster.tasks = {"a": (), "b": ("somebody's",), "c": ()}
     assert pool._free_worker() == "c"
     pool._places["another"] = "c"
     assert pool._free_worker() is None  # Dask decides
+    assert pool.slots() == 3
+
+
+def test_jobs_ask_for_the_resources_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIER_WORKER_RESOURCES", "GPU=1")
+    cluster = Answers({"a": {"resources": {}}})
+    pool = outside_pool(monkeypatch, cluster)
+    assert pool.slots() == 1  # a cluster that grows must be asked
+    assert pool.lacking() == "waiting for a worker that offers GPU=1 of tcp://127.0.0.1:8786"
+    pool.start("first")
+    assert cluster.submitted[-1]["resources"] == {"GPU": 1.0} and "workers" not in cluster.submitted[-1]
+    cluster.workers |= {name: {"resources": {"GPU": 1}} for name in "bc"}
+    pool._counted = float("-inf")
+    assert pool.slots() == 2
+    assert pool.lacking() is None
+    pool.start("second")
+    assert cluster.submitted[-1]["workers"] == ["b"] and cluster.submitted[-1]["resources"] == {"GPU": 1.0}
+
+
+def test_a_scheduler_that_went_away_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Answers({"a": {}}), Answers({"b": {}})
+    tried = []
+
+    def connect(self: scheduler.Scheduler) -> Answers:
+        tried.append(self.address)
+        if len(tried) == 2:
+            raise scheduler.UnreachableError("the scheduler does not answer: refused")
+        return second
+
+    monkeypatch.setattr(engine, "RECONNECT", 0.05)
+    pool = outside_pool(monkeypatch, first)
+    assert pool.trouble() is None and pool.slots() == 1
+    monkeypatch.setattr(scheduler.Scheduler, "connect", connect)
+    first.status = "connecting"
+    assert pool.trouble() == "the scheduler tcp://127.0.0.1:8786 does not answer; trying again"
+    assert not tried  # Dask tries itself
+    tried.append("")
+    first.status = "closed"
+    until(lambda: pool.trouble() == "the scheduler does not answer: refused; trying again", 5, "the reason")
+    until(lambda: pool.trouble() is None, 5, "the connection")
+    assert pool._client is second
+    assert pool._able() == {"b": {}}
 
 
 # ---- the client alone
