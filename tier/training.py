@@ -82,6 +82,32 @@ class State:
         self.events = [dict(event) for event in events]
 
 
+class Peers:
+    """Whom the loop trains with: this one, nobody. `tier.parallel` has the processes that share out each batch."""
+
+    leads = True
+    """Whether this process judges the model after each epoch, and tells and keeps it."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model as the loop trains it."""
+        return model
+
+    def share(self, count: int) -> slice:
+        """Which places of the next batch of `count` images this process computes."""
+        return slice(0, count)
+
+    def values(self, terms: defenses.Terms) -> dict[str, float]:
+        """The loss terms of the whole batch, given those of the share."""
+        return {name: float(term.detach()) for name, term in terms.items()}
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What is differentiated, so that the gradient is that of the whole batch's loss."""
+        return loss
+
+
+ALONE = Peers()
+
+
 @dataclass(frozen=True)
 class Hooks:
     """What the loop tells and asks: an event per epoch, a checkpoint per epoch, whether to stop, batch by batch."""
@@ -108,6 +134,7 @@ def fit(
     settings: config.Train,
     hooks: Hooks = Hooks(),
     until: int | None = None,
+    peers: Peers = ALONE,
 ) -> State:
     """Train `state` to epoch `until` (all epochs by default), from wherever it is.
 
@@ -117,13 +144,14 @@ def fit(
         where = device()
         images, labels = problem.members.to(where), problem.member_labels.to(where)
         model, optimizer, _ = defense.prepare(state.model, state.optimizer, problem)
+        net = peers.wrap(model)
         while state.epoch < (settings.epochs if until is None else until) and not defense.should_stop(state.events):
             began = time.perf_counter()
             with seeded("dropout", settings.seed, state.epoch, on=where):
-                terms = _epoch(images, labels, model, optimizer, defense, settings, state.epoch, hooks)
+                terms = _epoch(images, labels, net, optimizer, defense, settings, state.epoch, hooks, peers)
             seconds = time.perf_counter() - began
-            figures = monitor(model, problem)
-            if math.isnan(figures["loss_auc"]):  # the last step broke the weights after a loss that was finite
+            figures = monitor(model, problem) if peers.leads else {}
+            if math.isnan(figures.get("loss_auc", 0.0)):  # the last step broke the weights after a loss that was finite
                 broken = {name: math.nan for name, value in terms.items() if value is not None}
                 raise Diverged(_advice(broken, settings, f"epoch {state.epoch + 1}, last batch"))
             event = {"epoch": state.epoch + 1, **terms, **figures, "seconds": seconds}
@@ -142,6 +170,7 @@ def _epoch(
     settings: config.Train,
     epoch: int,
     hooks: Hooks,
+    peers: Peers,
 ) -> dict[str, float | None]:
     """One pass over the members; returns the mean of each loss term, None for a term that did not act."""
     model.train()
@@ -158,22 +187,23 @@ def _epoch(
         rate = learning_rate(settings, epoch * len(batches) + number, settings.epochs * len(batches))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        chosen = index.to(images.device)
+        own = peers.share(len(index))
+        chosen = index[own].to(images.device)
         defense.begin(chosen, epoch)
         x = as_pixels(images[chosen])
         if defense.augmentation is not None:
-            x = as_pixels(augment(x, defense.augmentation, noise))
+            x = as_pixels(augment(x, defense.augmentation, noise, own, len(index)))
         place = f"epoch {epoch + 1}, batch {number + 1}"
         try:
             with autocast(settings.precision, images.device):
                 terms = defense.loss(model, x, labels[chosen], epoch)
         except NoOrder as error:  # TIER ranks the gradient before there is a loss to look at
             raise Diverged(_advice({"loss": math.nan, "var": math.nan}, settings, place)) from error
-        values = {name: float(term.detach()) for name, term in terms.items()}
+        values = peers.values(terms)
         if not math.isfinite(values["loss"]):
             raise Diverged(_advice(values, settings, place))
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(terms["loss"], inputs=weights)
+        torch.autograd.backward(peers.scaled(terms["loss"]), inputs=weights)
         if settings.gradient_clip is not None:
             nn.utils.clip_grad_norm_(weights, settings.gradient_clip)
         optimizer.step()

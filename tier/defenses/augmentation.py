@@ -9,14 +9,17 @@ from torch import Tensor
 from tier.config import Augmentation
 
 
-def augment(x: Tensor, config: Augmentation, generator: torch.Generator) -> Tensor:
+def augment(
+    x: Tensor, config: Augmentation, generator: torch.Generator, own: slice = slice(None), count: int | None = None
+) -> Tensor:
     """Randomly flipped, rotated and shifted images, `(B, C, H, W)` -> the same shape; outside the image is black.
 
     The shift by whole pixels is a random crop of the image padded by `config.padding`; rotation is bilinear about the
-    centre. `generator` lives on the CPU, so that every device draws the same.
+    centre. `generator` lives on the CPU, so that every device draws the same. Where the images are only the places
+    `own` of a batch of `count`, they are changed as they would be in it.
     """
     batch, _, height, width = x.shape
-    draws = torch.rand(4, batch, generator=generator)
+    draws = torch.rand(4, batch if count is None else count, generator=generator)[:, own]
     flip = torch.where(draws[0] < 0.5, -1.0, 1.0) if config.flip else torch.ones(batch)
     angle = (2 * draws[1] - 1) * math.radians(config.rotation)
     span = 2 * config.padding + 1

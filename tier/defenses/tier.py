@@ -1,6 +1,6 @@
 """TIER (Algorithm 1, eq. 3): cross-entropy plus lambda times (KL consistency + beta * variance of confidence drops)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -13,14 +13,25 @@ from tier.perturbation import mask_levels, ranks, removed
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
+Join = Callable[[Tensor], Tensor]
+"""Figures `(L, B)` of this process' images -> those of the whole batch, where several processes share it out."""
 
-def tier_loss(model: nn.Module, x: Tensor, y: Tensor, epoch: int, config: Tier = Tier()) -> tuple[Tensor, Terms]:
+
+def alone(figures: Tensor) -> Tensor:
+    """The figures themselves: this process has the whole batch."""
+    return figures
+
+
+def tier_loss(
+    model: nn.Module, x: Tensor, y: Tensor, epoch: int, config: Tier = Tier(), join: Join = alone
+) -> tuple[Tensor, Terms]:
     """The total TIER loss of a batch, cross-entropy included, and its terms `loss, ce, kl, var`.
 
     `x` is `(B, C, H, W)`, already augmented; `y` is `(B,)`; `epoch` counts from 0, so the first `config.warmup` epochs
     are plain. The attribution map is a detached by-product of the clean pass; all masked levels go through the model
     as one stacked pass. Source: Algorithm 1 and eq. 3. Minimise with `torch.autograd.backward(total, inputs=weights)`
-    to save the gradient of the pixels, or with `total.backward()`.
+    to save the gradient of the pixels, or with `total.backward()`. With a `join`, means are over the share `x` of the
+    batch, and the variance is that of the whole batch.
     """
     weight = strength(config, epoch)
     if weight == 0:
@@ -36,7 +47,7 @@ def tier_loss(model: nn.Module, x: Tensor, y: Tensor, epoch: int, config: Tier =
         perturbed = _masked_logits(model, masked, config)  # (L, B, K)
     ce = F.cross_entropy(clean, y)
     kl = consistency(clean, perturbed)
-    var = drop_variance(clean, perturbed, target, config)
+    var = drop_variance(clean, perturbed, target, config, join)
     total = ce + weight * (kl + config.beta * var)
     return total, {"loss": total, "ce": ce, "kl": kl, "var": var}
 
@@ -56,7 +67,7 @@ def consistency(clean: Tensor, perturbed: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1).mean()
 
 
-def drop_variance(clean: Tensor, perturbed: Tensor, target: Tensor, config: Tier) -> Tensor:
+def drop_variance(clean: Tensor, perturbed: Tensor, target: Tensor, config: Tier, join: Join = alone) -> Tensor:
     """L_var: the variance of the confidence drops, over the batch for each level (Algorithm 1) or over the levels.
 
     Unbiased variance; 0 where there is one value only. `target` is `(B,)`.
@@ -68,6 +79,8 @@ def drop_variance(clean: Tensor, perturbed: Tensor, target: Tensor, config: Tier
     after = perturbed.gather(2, index.expand(len(perturbed), -1, 1)).squeeze(2)  # (L, B)
     dimension = 1 if config.variance == "batch" else 0
     drops = before - after
+    if config.variance == "batch":
+        drops = join(drops)
     if drops.shape[dimension] < 2:
         return drops.sum() * 0.0
     return drops.var(dimension).mean()
@@ -120,6 +133,7 @@ class TierDefense(Defense):
     def __init__(self, config: Tier, augmentation: Augmentation | None = None) -> None:
         super().__init__(augmentation)
         self.config = config
+        self.join: Join = alone
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, epoch: int) -> Terms:
-        return tier_loss(model, x, y, epoch, self.config)[1]
+        return tier_loss(model, x, y, epoch, self.config, self.join)[1]
