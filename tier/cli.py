@@ -1,11 +1,11 @@
-"""Command line: `python -m tier presets | run | sweep | show | fidelity | attack | engine | store`."""
+"""Command line: `python -m tier presets | run | sweep | show | fidelity | quality | attack | engine | store`."""
 
 import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +22,7 @@ from tier.summary import (
     ATTACKERS,
     LEAK,
     LEAVES,
+    PARTS,
     UTILITY,
     as_markdown,
     attack_rows,
@@ -32,11 +33,18 @@ from tier.summary import (
     battery_runs,
     fidelity_rows,
     fidelity_runs,
+    levels_text,
     markdown,
+    part_rows,
+    quality_rows,
+    quality_runs,
     rows,
     summarize,
+    variant_rows,
+    variant_runs,
 )
 from tier.summary import fidelity as fidelity_summary
+from tier.summary import quality as quality_summary
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TIER: train, explain, attack, compare.")
 store_app = typer.Typer(no_args_is_help=True, help="Look at, check and clean the store of results.")
@@ -206,13 +214,65 @@ def fidelity(
 
 
 @app.command()
+def quality(
+    preset: str,
+    settings: SetOption = None,
+    defense: DefenseOption = None,
+    explainer: ExplainerOption = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Training seed; default: the first. Repeatable.")] = None,
+    compute: Annotated[bool, typer.Option("--compute", help="Compute first what is not stored.")] = False,
+    here: HereOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    in_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Print how faithful maps are to their model, and whether they point at the object: means with 95 % intervals.
+
+    The controls: a map of independent noise, and the edges of the image. Neither knows anything of the model.
+    """
+    chosen = presets.get(preset)
+    changed(chosen.experiment, settings, _OPTIONS | {"explain.name": "--explainer"})  # refuses what cannot be set
+    where, wanted = demo.open_store(store), assignments(settings)
+    runs = list(quality_runs(chosen, defense, explainer, seed, wanted))
+    if compute:
+        work = [(f"{name} seed {number} {view}", "quality", e) for name, view, number, e in runs]
+        watching.compute(where, work, here)
+    summary = quality_summary(where, chosen, defense, explainer, seed, wanted)
+    again = ["python", "-m", "tier", "quality", preset, "--compute"]
+    again += [f"--set={item}" for item in settings or []] + [f"--seed={number}" for number in seed or []]
+    again += ["--store", store] if store else []
+    missing = {}
+    for name, view in dict.fromkeys(one[:2] for one in runs):
+        entry = summary.get(name, {}).get(view)
+        if entry is None or "seeds" in entry["refused"]:
+            what = "not in this store" if entry is None else f"seeds {entry['refused']['seeds']}"
+            missing[f"{name}.{view}"] = f"{what}: {shlex.join([*again, '--defense', name, '--explainer', view])}"
+    if as_json:
+        print(json.dumps({"preset": preset, "defenses": summary, "refused": missing}, indent=2, allow_nan=False))
+    elif in_markdown:
+        print(as_markdown(quality_rows(summary)))
+    else:
+        _print_quality(summary)
+        if missing:
+            out.print(f"Missing: {', '.join(missing)}. Compute with: {shlex.join(again)}", soft_wrap=True, markup=False)
+
+
+@app.command()
 def attack(
     preset: str,
     settings: SetOption = None,
     defense: DefenseOption = None,
     explainer: ExplainerOption = None,
-    seed: Annotated[int | None, typer.Option(help="Training seed; default: the preset's first.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", help="Training seed; default: the preset's first. Repeatable.")
+    ] = None,
     battery: Annotated[bool, typer.Option(help="Also mount the attacks that need no trajectories.")] = True,
+    battery_explainer: Annotated[
+        str | None, typer.Option(help="Whose maps attribution_* measure; default: the preset's own explainer.")
+    ] = None,
+    variants: Annotated[
+        bool, typer.Option("--variants", help="Also with operators and levels that no defense has trained on.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON of what is stored; compute nothing.")] = False,
     in_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown tables of what is stored; compute nothing.")
@@ -223,25 +283,27 @@ def attack(
     """Attack a preset's models from outside and print what leaks; what is not stored is computed first.
 
     attack_test: the rest of a shadow model with the same defense. transfer and adaptive: the target, attacked from an
-    undefended shadow model and from one with the same defense.
+    undefended shadow model and from one with the same defense. Several seeds give means over those that are stored.
+    --explainer chooses whose maps order the pixels; the other attacks stay as they are, see --battery-explainer.
     """
     chosen = presets.get(preset)
     changed(chosen.experiment, settings, _ATTACK_OPTIONS)  # refuses what cannot be set
     where, wanted = demo.open_store(store), assignments(settings)
+    wanted |= {"explain.name": battery_explainer} if battery_explainer else {}
     failure = None
     if not (as_json or in_markdown):
         try:
-            watching.compute(where, _attack_jobs(chosen, defense, explainer, seed, wanted, battery), here)
+            watching.compute(where, _attack_jobs(chosen, defense, explainer, seed, wanted, battery, variants), here)
         except ValueError as mistake:  # what did not fail is shown all the same
             failure = mistake
     extra = ["--store", store] if store else []
-    summary = attacks(where, chosen, defense, explainer, seed, wanted, battery, extra)
-    held = {name: of for name, of in summary.items() if of["explainers"] or of["battery"]}
+    summary = attacks(where, chosen, defense, explainer, seed, wanted, battery, extra, variants=variants)
+    held = {name: of for name, of in summary.items() if of["explainers"] or of["battery"] or of.get("variants")}
     if as_json:
         missing = {f"{name}.{what}": why for name, of in summary.items() for what, why in of["refused"].items()}
         print(json.dumps({"preset": preset, "defenses": held, "refused": missing}, indent=2, allow_nan=False))
     elif in_markdown:
-        print(as_markdown(attack_rows(held)), as_markdown(battery_rows(held)), sep="\n\n")
+        print(*(as_markdown(rows) for rows in _attack_tables(held).values()), sep="\n\n")
     else:
         _print_attacks(held)
     if failure is not None:
@@ -357,7 +419,7 @@ _OPTIONS = {
     "fidelity.second_seed": "--seed; the control of each run is the preset's next seed",
 }
 _ATTACK_OPTIONS = _OPTIONS | {
-    "explain.name": "--explainer",
+    "explain.name": "--explainer, or --battery-explainer for the battery",
     "attack.shadow": "the rows transfer and adaptive, which show both",
     "attack.trajectory.alpha": "attack.alphas, of which shadow data choose one",
 }
@@ -406,31 +468,76 @@ def _print_fidelity(summary: dict[str, dict[str, Any]]) -> None:
         out.print(f"{note} ({'all' if len(whose) == everyone else ', '.join(whose)})", soft_wrap=True, markup=False)
 
 
+def _print_quality(summary: dict[str, dict[str, dict[str, Any]]]) -> None:
+    _print_table(quality_rows(summary), 2)
+    out.print("random: a map of independent noise, or what it is expected to score. edges: the image's Sobel edges.")
+    out.print("A map that does not beat both tells no more of the model than they do.")
+    notes: dict[str, list[str]] = {}
+    for defense, views in summary.items():
+        for explainer, entry in views.items():
+            told = {f"seed {seed}: {note}" for seed, of in entry["notes"].items() for note in of}
+            for note in [*sorted(told), *(f"{name}: {reason}" for name, reason in entry["refused"].items())]:
+                notes.setdefault(note, []).append(f"{explainer} {defense}")
+    everyone = sum(map(len, summary.values()))
+    for note, whose in notes.items():
+        out.print(f"{note} ({'all' if len(whose) == everyone else ', '.join(whose)})", soft_wrap=True, markup=False)
+
+
 def _attack_jobs(
     preset: Preset,
     defenses: list[str] | None,
     explainers: list[str] | None,
-    seed: int | None,
+    seeds: list[int] | None,
     settings: dict[str, Any],
     battery: bool,
+    variants: bool,
 ) -> list[tuple[str, str, Experiment]]:
     """What `attack` computes, each computation once: without a defense both attackers are the same."""
-    found: dict[Experiment, tuple[str, str, Experiment]] = {}
-    for defense, explainer, attacker, e in attack_runs(preset, defenses, explainers, seed, settings):
-        label = f"{defense} {explainer} from the {ATTACKERS[attacker]} shadow"
-        found.setdefault(e.canonical(), (label, "attack", e))
-    others = battery_runs(preset, defenses, seed, settings) if battery else ()
-    return [*found.values(), *((defense, "battery", e) for defense, e in others)]
+    found: dict[tuple[str, Experiment], tuple[str, str, Experiment]] = {}
+    for seed in seeds or preset.seeds[:1]:
+        of = f" seed {seed}" if seeds else ""
+        runs = [attack_runs(preset, defenses, explainers, seed, settings)]
+        runs += [variant_runs(preset, defenses, seed, settings)] if variants else []
+        for defense, view, attacker, e in chain(*runs):
+            label = f"{defense}{of} {view} from the {ATTACKERS[attacker]} shadow"
+            found.setdefault(("attack", e.canonical()), (label, "attack", e))
+        for defense, e in battery_runs(preset, defenses, seed, settings) if battery else ():
+            found.setdefault(("battery", e.canonical()), (f"{defense}{of}", "battery", e))
+    return sorted(found.values(), key=lambda job: job[1] == "battery")
+
+
+def _attack_tables(summary: dict[str, dict[str, Any]]) -> dict[str, list[list[str]]]:
+    """The tables of `attack` by name, without those that have no line where that is nothing to wonder at."""
+    tables = {"attacks": attack_rows(summary), "battery": battery_rows(summary)}
+    more = {"parts": part_rows(summary), "variants": variant_rows(summary)}
+    return tables | {name: table for name, table in more.items() if len(table) > 1}
+
+
+_ATTACK_LEGENDS = {
+    "attacks": (
+        "attack_test: the rest of a shadow with the same defense (what the paper's Table V most likely is).\n"
+        "transfer, adaptive: the target, attacked from an undefended shadow and from one with the same defense.\n"
+        "Balanced accuracy: with the shadow's threshold; calibrated: with one found on half of the images themselves.\n"
+        "false: non-members taken for members."
+    ),
+    "battery": "The attacks on the target, highest AUC first; agp under the explainer that does best on attack_test.",
+    "parts": (
+        "Most exposed: the images that reference models change most on by training on them, a tenth of all, or 250.\n"
+        "Canaries: members that were trained on with a wrong label, against as many mislabelled non-members."
+    ),
+    "variants": (
+        "The same attack with pixels removed otherwise. TIER trains on 5, 10 and 20 % with mean fill; standard is the "
+        "first table's."
+    ),
+}
 
 
 def _print_attacks(summary: dict[str, dict[str, Any]]) -> None:
-    _print_table(attack_rows(summary), 2)
-    out.print("attack_test: the rest of a shadow with the same defense (what the paper's Table V most likely is).")
-    out.print("transfer, adaptive: the target, attacked from an undefended shadow and from one with the same defense.")
-    out.print("Thresholds are those of the shadow. false: non-members taken for members.")
-    _print_table(battery_rows(summary), 1)
-    out.print("The attacks on the target, highest AUC first; agp under the explainer that does best on attack_test.")
-    for note in _attack_notes(summary):
+    columns = {"attacks": 2, "battery": 1, "parts": 2, "variants": 4}  # that are printed once for rows that share them
+    for name, table in _attack_tables(summary).items():
+        _print_table(table, columns[name])
+        out.print(_ATTACK_LEGENDS[name], soft_wrap=True, markup=False, highlight=False)
+    for note in (*_attack_footer(summary), *_attack_notes(summary)):
         out.print(note, soft_wrap=True, markup=False)
     for defense, of in summary.items():
         if sentence := attack_sentence(of):
@@ -438,12 +545,30 @@ def _print_attacks(summary: dict[str, dict[str, Any]]) -> None:
     out.print("Of 100 images, half of them members.")
 
 
+def _attack_footer(summary: dict[str, dict[str, Any]]) -> list[str]:
+    """With what settings the attacks were made, each once."""
+    lines: dict[str, list[str]] = {}
+    for defense, of in summary.items():
+        for view in of["explainers"].values():
+            lines.setdefault(f"Pixels removed by {view['operator']}: {levels_text(view['levels'])}.", [])
+        if of["battery"].keys() - {"agp"}:
+            lines.setdefault(f"attribution_*: maps of {of['battery_explainer']}.", [])
+        if of["queries"] is not None:
+            lines.setdefault(f"LiRA and RMIA ask about {of['queries']} views of an image", []).append(defense)
+        for note in of["notes"]:
+            lines.setdefault(note, []).append(defense)
+    seeds = {", ".join(map(str, of["seeds"])) for of in summary.values()}
+    told = [line + (f" ({', '.join(whose)})" if whose else "") for line, whose in lines.items()]
+    return [*told, *(f"Training seeds: {text}." for text in seeds)]
+
+
 def _attack_notes(summary: dict[str, dict[str, Any]]) -> list[str]:
     """What the tables lack and why, each reason once with where it holds."""
     notes: dict[str, list[str]] = {}
     for defense, of in summary.items():
         leaves = {f"{view} {name}": entry[name] for view, entry in of["explainers"].items() for name in LEAVES}
-        for place, leaf in (leaves | of["battery"]).items():
+        parts = {f"{name}, {part}": leaf for part in PARTS for name, leaf in of[part].items()}
+        for place, leaf in (leaves | of["battery"] | parts).items():
             for name, reason in (leaf or {"refused": {}})["refused"].items():
                 if name in ("scores", "balanced_accuracy", "auc", "tpr_at_0.01"):  # the others are in JSON only
                     notes.setdefault(f"{name}: {reason}", []).append(f"{defense} {place}")

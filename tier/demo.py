@@ -9,7 +9,7 @@ from tier.config import DefenseName, Experiment, Explain
 from tier.experiment import WEIGHTS
 from tier.presets import Preset
 from tier.store import Store
-from tier.summary import attack_runs, battery_runs, fidelity_runs
+from tier.summary import attack_runs, battery_runs, fidelity_runs, quality_runs, variant_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets" / "store"
@@ -70,6 +70,7 @@ def headline(preset: Preset) -> Iterator[Job]:
     if preset.name == WHOLE:
         yield from fidelity(preset)
         yield from attacks(preset)
+        yield from quality(preset)
 
 
 def fidelity(preset: Preset) -> Iterator[Job]:
@@ -79,11 +80,22 @@ def fidelity(preset: Preset) -> Iterator[Job]:
 
 
 def attacks(preset: Preset) -> Iterator[Job]:
-    """Every defense of the first seed attacked from outside, under each explainer, and by the sceptic's battery."""
+    """Every defense of the first seed attacked from outside, under each explainer, and by the sceptic's battery.
+
+    Under the first explainer also with operators and levels that no defense has seen (`summary.attack_variants`).
+    """
     for defense, explainer, attacker, e in attack_runs(preset):
         yield f"{defense} {explainer}, {attacker}", "attack", e
+    for defense, name, attacker, e in variant_runs(preset):
+        yield f"{defense} {name}, {attacker}", "attack", e
     for defense, e in battery_runs(preset):
         yield defense, "battery", e
+
+
+def quality(preset: Preset) -> Iterator[Job]:
+    """Every defense of the first seed under each explainer: how faithful its maps are, and where they point."""
+    for defense, explainer, seed, e in quality_runs(preset):
+        yield f"{defense} seed {seed} {explainer}", "quality", e
 
 
 def grid(preset: Preset) -> Iterator[Job]:

@@ -1034,6 +1034,7 @@ def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
     metrics = {name: report(scores[name][groups[name]], scores[name][~groups[name]], threshold) for name in scores}
     rows = {"attack_test": known.iloc[test], "target": targets}
     tables = [rows[name][["index", "member", "label"]].assign(set=name, score=scores[name]) for name in scores]
+    tables = [table.assign(canary=_canaries(e, table["index"].to_numpy())) for table in tables]
     first = np.concatenate([np.flatnonzero(inside)[:GALLERY], np.flatnonzero(~inside)[:GALLERY]])
     reasons = pd.DataFrame(attack.contributions(own.take(first)).astype(np.float32), columns=list(attack.features))
     features = _feature_table(e, attack, attack.importance(held, member[test], threshold))

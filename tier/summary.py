@@ -2,19 +2,20 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tier import experiment, tables
 from tier.attacks import ATTACKS, gap, loss
 from tier.config import EXPLAINER_SETTINGS, Defense, Experiment
 from tier.fidelity import CONTROLS, METRICS
-from tier.metrics import auc, balanced_accuracy
+from tier.metrics import auc, balanced_accuracy, class_leaks, most_exposed, report_seeds
 from tier.presets import Preset
-from tier.stats import Array, seed_interval, seed_mean_interval
+from tier.stats import Array, gap_interval, seed_interval, seed_mean_interval
 from tier.store import Result, Store
 
 FIGURES = (
@@ -108,7 +109,7 @@ def _strongest_on_target(
 ) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """`battery` of one defense, and what is refused of it."""
     try:
-        of = attacks(store, preset, [name], seed=seed, settings=settings)[name]
+        of = attacks(store, preset, [name], seed=seed, settings=settings, parts=False)[name]
     except ValueError as mistake:  # these settings are of a model that is no target
         return None, {"battery": str(mistake)}
     areas = {attack: leaf["auc"] for attack, leaf in of["battery"].items() if leaf["auc"] is not None}
@@ -420,13 +421,147 @@ def _left_out(table: pd.DataFrame) -> dict[str, str]:
     return refused
 
 
+# ---- quality of maps
+
+
+JUDGED = (
+    "faithfulness_correlation", "faithfulness_estimate", "sufficiency", "pointing_game", "mask_mass", "mask_iou",
+    "sufficiency_quantus", "mask_mass_positive",
+)  # fmt: skip
+"""The scores of a map (`tier.quality`, which loads torch, says what they are); the last two are variants of others."""
+GROUPS = ("members", "nonmembers")
+_JUDGES = {"mean": "", "random": "_random", "edges": "_edges"}  # name -> suffix of its columns
+_UNDEFINED = "not defined for any of these images"
+
+
+def quality_runs(
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    explainers: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Iterator[tuple[str, str, int, Experiment]]:
+    """(defense, explainer, seed, experiment) of every `quality` asked for; None: all that the preset names, but of
+    seeds the first alone.
+
+    Raises ValueError for an explainer or defense that does not exist.
+    """
+    _refuse_unknown(explainers or ())
+    for defense in defenses or [defense.name for defense in preset.defenses]:
+        for explainer in explainers or preset.explainers:
+            for seed in seeds or preset.seeds[:1]:
+                e = preset.run(defense, seed).set({**(settings or {}), "explain.name": explainer})
+                yield defense, explainer, seed, e
+
+
+def quality(
+    store: Store,
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    explainers: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Per defense and explainer with stored scores: how faithful its maps are, and whether they point at the object.
+
+    Each of JUDGED holds `mean`, its 95 % `interval`, the same of both controls (`random`, `random_interval`, `edges`,
+    `edges_interval`), and `n`, the images of all `seeds` for which it is defined. `refused` says what is left out and
+    why, `notes` what has to be known of the scores, by seed; `sweeps` is Sufficiency at other thresholds, of the first
+    seed, `chance` what it is if maps tell nothing, and `settings` those of Sufficiency. `members` and `nonmembers` hold
+    the scores of these images alone. Raises ValueError for a defense or explainer that does not exist. What is not in
+    the store is left out.
+    """
+    found: dict[tuple[str, str], dict[int, tuple[pd.DataFrame, Result, Experiment] | None]] = {}
+    for defense, explainer, seed, e in quality_runs(preset, defenses, explainers, seeds, settings):
+        result = experiment.find(store, "quality", e, [SCORES])
+        held = None if result is None else (result.frame(SCORES), result, e)
+        found.setdefault((defense, explainer), {})[seed] = held
+    out: dict[str, dict[str, dict[str, Any]]] = {}
+    for (defense, explainer), runs in found.items():
+        if any(held is not None for held in runs.values()):
+            out.setdefault(defense, {})[explainer] = _judged(runs)
+    return out
+
+
+def _judged(runs: dict[int, tuple[pd.DataFrame, Result, Experiment] | None]) -> dict[str, Any]:
+    """One defense and explainer over its seeds, of which one at least is there: all images, and either group."""
+    held = {seed: run for seed, run in runs.items() if run is not None}
+    tables = [table for table, _, _ in held.values()]
+    _, first, e = next(iter(held.values()))
+    refused = {}
+    if missing := [seed for seed in runs if seed not in held]:
+        refused["seeds"] = f"not in this store: {', '.join(map(str, missing))}"
+    if len(held) == 1:
+        refused["intervals over seeds"] = "one seed only: the intervals resample images alone"
+    refused |= first.metrics["refused"]
+    entry = _of_maps(tables)
+    entry["refused"] = entry["refused"] | refused
+    groups = [[table[table["member"].to_numpy(bool) == inside] for table in tables] for inside in (True, False)]
+    settings = {name: getattr(e.quality, name) for name in ("threshold", "distance")}
+    return {
+        **entry,
+        "seeds": sorted(held),
+        "images": sum(map(len, tables)),
+        "settings": settings,
+        "sweeps": first.metrics["sweeps"],
+        "chance": first.metrics["chance"],
+        "notes": {str(seed): run.metrics["notes"] for seed, (_, run, _) in held.items()},
+        **{name: _of_maps(of) for name, of in zip(GROUPS, groups, strict=True)},
+    }
+
+
+def _of_maps(tables: list[pd.DataFrame]) -> dict[str, Any]:
+    """JUDGED of the images of each seed, beside their controls and with intervals; and what is `refused`."""
+    names = [f"{metric}{suffix}" for metric in JUDGED for suffix in _JUDGES.values()]
+    values = [table.reindex(columns=names).to_numpy(np.float64) for table in tables]
+    mean = _mean_there(np.stack([_mean_there(of_seed) for of_seed in values]))
+    counts = np.sum([np.isfinite(of_seed).sum(0) for of_seed in values], axis=0)
+    columns = zip(mean, *seed_mean_interval(values), counts, strict=True)
+    out: dict[str, Any] = {metric: {} for metric in JUDGED}
+    refused = {}
+    places = ((metric, name) for metric in JUDGED for name in _JUDGES)
+    for (metric, name), (value, low, high, count) in zip(places, columns, strict=True):
+        there = bool(np.isfinite(value))
+        out[metric][name] = float(value) if there else None
+        out[metric]["interval" if name == "mean" else f"{name}_interval"] = [float(low), float(high)] if there else None
+        if name == "mean":
+            out[metric]["n"] = int(count)
+        if not there:
+            refused[metric if name == "mean" else f"{metric}.{name}"] = _UNDEFINED
+    return out | {"refused": refused}
+
+
+def quality_rows(summary: dict[str, dict[str, dict[str, Any]]]) -> list[list[str]]:
+    """Explainer, defense and metric down; the score beside its controls, and of members and non-members, as text."""
+    header = ["explainer", "defense", "metric", "mean", "random", "edges", "members", "non-members", "n"]
+    explainers = dict.fromkeys(name for views in summary.values() for name in views)
+    body = [
+        [explainer, defense, metric, *_judged_cells(views[explainer], metric)]
+        for explainer in explainers
+        for defense, views in summary.items()
+        if explainer in views
+        for metric in JUDGED
+    ]
+    return [header, *body]
+
+
+def _judged_cells(entry: dict[str, Any], metric: str) -> list[str]:
+    of = entry[metric]
+    controls = [_cell(of[name], of[f"{name}_interval"]) for name in ("random", "edges")]
+    groups = [_cell(entry[group][metric]["mean"], entry[group][metric]["interval"]) for group in GROUPS]
+    return [_cell(of["mean"], of["interval"]), *controls, *groups, str(of["n"])]
+
+
 # ---- attacks
 
 
 ATTACKERS = {"transfer": "undefended", "adaptive": "same"}
 """Who attacks, and which shadow model they learn on (`attack.shadow`)."""
 LEAVES = ("attack_test", "transfer", "adaptive")
+PARTS = ("vulnerable_decile", "canaries")
 _MISSING = "not in this store"
+_BETWEEN = (0.0, *(round(0.15 + 0.1 * step, 2) for step in range(9)))  # 0.15 ... 0.95
+_AttackResults = dict[str, dict[str, dict[int, Result]]]  # one defense: by explainer, attacker and seed
 
 
 def attack_runs(
@@ -448,19 +583,49 @@ def attack_runs(
                 yield defense, explainer, attacker, e.set({"explain.name": explainer, "attack.shadow": kind})
 
 
+def attack_variants(preset: Preset) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, settings) of the attack as it is and with other operators and levels, for `attack_runs`.
+
+    TIER trains on 5, 10 and 20 % with mean fill; of the usual levels it has seen two. `road_between` removes shares
+    that lie between those, in a way that no defense has seen; `mean` and `blur` are the usual levels filled otherwise.
+    """
+    usual: dict[str, Any] = {"attack.trajectory.levels": preset.experiment.attack.trajectory.levels}
+    yield "standard", {}
+    yield "road_between", {"attack.trajectory.operator": "road", "attack.trajectory.levels": _BETWEEN}
+    for operator in ("mean", "blur"):
+        yield operator, usual | {"attack.trajectory.operator": operator}
+
+
+def variant_runs(
+    preset: Preset,
+    defenses: Sequence[str] | None = None,
+    seed: int | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Iterator[tuple[str, str, str, Experiment]]:
+    """(defense, name of the variant, one of ATTACKERS, experiment) under the preset's first explainer."""
+    for name, changes in attack_variants(preset):
+        runs = attack_runs(preset, defenses, preset.explainers[:1], seed, {**(settings or {}), **changes})
+        for defense, _, attacker, e in runs:
+            yield defense, name, attacker, e
+
+
 def battery_runs(
     preset: Preset,
     defenses: Sequence[str] | None = None,
     seed: int | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Iterator[tuple[str, Experiment]]:
-    """(defense, experiment) of every `battery` asked for, under the preset's own explainer. Raises as `attack_runs`."""
+    """(defense, experiment) of every `battery` asked for. Raises as `attack_runs`.
+
+    The maps that it measures are the preset's own unless the settings name an explainer (`explain.name`). The
+    explainers of `attack_runs` do not matter here: another one's battery asks all reference models again.
+    """
     number = preset.seeds[0] if seed is None else seed
     for defense in defenses or [defense.name for defense in preset.defenses]:
         e = preset.run(defense, number).set(settings or {})
         if (e.defense.name, e.train.seed, e.split.role) != (defense, number, "target"):
             raise ValueError("the attack is on the preset's targets: leave defense.name, train.seed, split.role alone")
-        yield defense, e.with_(explain=e.explain.model_copy(update={"name": preset.experiment.explain.name}))
+        yield defense, e
 
 
 def attacks(
@@ -468,40 +633,112 @@ def attacks(
     preset: Preset,
     defenses: Sequence[str] | None = None,
     explainers: Sequence[str] | None = None,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     settings: dict[str, Any] | None = None,
     battery: bool = True,
     extra: Sequence[str] = (),
+    parts: bool = True,
+    variants: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Per defense what the stored attacks are worth (SPEC 5 and 8), each leaf a `metrics.report`.
 
     - `explainers`: per explainer `attack_test` (the rest of a shadow with the same defense; what the paper's Table V
       most likely is), `transfer` and `adaptive` (the target, attacked from an undefended shadow and from one with the
-      same defense), `transfer_attack_test` (the rest of the undefended shadow), and what each of ATTACKERS settled on:
-      `alpha`, `features_kept`. None where only the other attacker's result is stored
+      same defense), `transfer_attack_test` (the rest of the undefended shadow), `operator` and `levels`, and what each
+      of ATTACKERS settled on: `alpha`, `features_kept`. None where only the other attacker's result is stored
+    - `variants`, where asked for: the same for each of `attack_variants`, with the `explainer`
     - `battery`: per attack its leaf with `sign`; `agp` is the adaptive one of the explainer, named in `explainer`, that
       does best on attack-test: chosen without a look at the target
-    - `vulnerable_decile`, `canaries`: leaves of the battery on these images alone, empty where there are none
-    - `seed`, and `refused`: what is not there and why, with the command that computes it, to which `extra` is added
+    - `vulnerable_decile` (`metrics.most_exposed`), `canaries`: leaves of the attacks in `battery` on these images
+      alone, empty where there are none; `per_class`: for each attack the list of `metrics.class_leaks`
+    - `queries`, `notes`, `battery_explainer`: how many views of an image LiRA and RMIA asked about, what the battery
+      says of its own settings, and whose maps its attribution attacks measure
+    - `seeds`, `seed` where there is one, and `refused`: what is not there and why, with the command that computes it,
+      to which `extra` is added
 
-    Without `battery`, only `agp` is in it. Raises as `attack_runs`.
+    `seed`: the preset's first by default. Several give means over those that are stored (`metrics.report_seeds`); what
+    attackers settled on is then a list, the exposure of an image its mean over them, and a class's interval that of the
+    mean rates, for as many images as one seed has. Without `battery`, only `agp` is in it; without `parts`,
+    `per_class` and agp's leaves on the parts are not made. Raises as `attack_runs`.
     """
-    number = preset.seeds[0] if seed is None else seed
-    command = ["python", "-m", "tier", "attack", preset.name, "--seed", str(number), *extra]
-    command += [f"--set={name}={json.dumps(value)}" for name, value in (settings or {}).items()]
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for defense, explainer, attacker, e in attack_runs(preset, defenses, explainers, seed, settings):
-        result = experiment.find(store, "attack", e)
-        found.setdefault(defense, {}).setdefault(explainer, {})[attacker] = {} if result is None else result.metrics
+    numbers = _asked_seeds(preset, seed)
+    files = [SCORES] if len(numbers) > 1 else []
+    command = _attack_command(preset, numbers, settings or {}, extra)
+    runs = [attack_runs(preset, defenses, explainers, number, settings) for number in numbers]
+    found, paths = _found_attacks(store, numbers, runs, files)
+    others, explainer = _found_batteries(store, preset, defenses, numbers, settings, files, battery)
     out = {}
-    for defense, e in battery_runs(preset, defenses, seed, settings):
-        result = experiment.find(store, "battery", e) if battery else None
+    for defense, held in others.items():
         own = [*command, "--defense", defense]
-        views, refused = _views(found[defense], own)
-        made, reasons = _battery(views, None if result is None else result.metrics, own, battery)
-        refused |= reasons | {"intervals over seeds": "one seed only: the intervals resample images alone"}
-        out[defense] = {"explainers": views, **made, "seed": number, "refused": refused}
+        views, refused = _views(found[defense], paths, numbers, own)
+        made, reasons = _battery(views, _battery_metrics(found[defense], held), own, battery)
+        refused |= reasons | (_lacking("battery", held, numbers, own) if held else {})
+        if parts:
+            refused |= _add_parts(made, found[defense], held)
+        entry = {"explainers": views, **made, "battery_explainer": explainer, "seeds": numbers}
+        if len(numbers) == 1:
+            refused["intervals over seeds"] = "one seed only: the intervals resample images alone"
+            entry["seed"] = numbers[0]
+        out[defense] = entry | {"refused": refused}
+    if variants:
+        _add_variants(out, store, preset, numbers, settings, command, files)
     return out
+
+
+def _found_batteries(
+    store: Store,
+    preset: Preset,
+    defenses: Sequence[str] | None,
+    seeds: Sequence[int],
+    settings: dict[str, Any] | None,
+    files: Sequence[str],
+    asked: bool,
+) -> tuple[dict[str, dict[int, Result]], str]:
+    """What is stored of the batteries by defense and seed, nothing if they are not asked for; and whose maps it is."""
+    found: dict[str, dict[int, Result]] = {}
+    explainer = ""
+    for seed in seeds:
+        for defense, e in battery_runs(preset, defenses, seed, settings):
+            result = experiment.find(store, "battery", e, files) if asked else None
+            found.setdefault(defense, {}).update({} if result is None else {seed: result})
+            explainer = e.explain.name
+    return found, explainer
+
+
+def _asked_seeds(preset: Preset, seed: int | Sequence[int] | None) -> list[int]:
+    if seed is None:
+        return [preset.seeds[0]]
+    return [seed] if isinstance(seed, int) else list(dict.fromkeys(seed))
+
+
+def _attack_command(preset: Preset, seeds: Sequence[int], settings: dict[str, Any], extra: Sequence[str]) -> list[str]:
+    """The command that computes the attacks of these seeds under these settings."""
+    command = ["python", "-m", "tier", "attack", preset.name]
+    for seed in seeds:
+        command += ["--seed", str(seed)]
+    own = {"explain.name": "--battery-explainer"}  # which has an option
+    sets = [f"--set={name}={json.dumps(value)}" for name, value in settings.items() if name not in own]
+    options = [f"{own[name]}={value}" for name, value in settings.items() if name in own]
+    return [*command, *extra, *sets, *options]
+
+
+def _found_attacks(
+    store: Store,
+    seeds: Sequence[int],
+    runs: Sequence[Iterable[tuple[str, str, str, Experiment]]],
+    files: Sequence[str],
+) -> tuple[dict[str, _AttackResults], dict[str, dict[str, Any]]]:
+    """What is stored of each seed's runs by defense and explainer or variant; and each one's operator and levels."""
+    found: dict[str, _AttackResults] = {}
+    paths: dict[str, dict[str, Any]] = {}
+    for seed, of_seed in zip(seeds, runs, strict=True):
+        for defense, view, attacker, e in of_seed:
+            here = found.setdefault(defense, {}).setdefault(view, {name: {} for name in ATTACKERS})[attacker]
+            result = experiment.find(store, "attack", e, files)
+            here |= {} if result is None else {seed: result}
+            trajectory = e.attack.trajectory
+            paths[view] = {"operator": trajectory.operator, "levels": list(trajectory.levels)}
+    return found, paths
 
 
 def attack_sentence(of: dict[str, Any]) -> str | None:
@@ -527,7 +764,7 @@ def attack_sentence(of: dict[str, Any]) -> str | None:
     return text if best == "agp" else f"{text} Of all attacks {best} gets most right: {100 * rates[best]:.0f}."
 
 
-_LEAF_HEADER = ["balanced accuracy", "AUC", "TPR at 1 % FPR"]
+_LEAF_HEADER = ["balanced accuracy", "calibrated", "AUC", "TPR at 1 % FPR"]
 
 
 def attack_rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
@@ -547,49 +784,133 @@ def battery_rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
     """Each defense's attacks on the target, highest AUC first, as text; agp with its explainer."""
     body = []
     for defense, of in summary.items():
-        ranked = sorted(of["battery"].items(), key=lambda item: -1.0 if item[1]["auc"] is None else -item[1]["auc"])
-        for name, leaf in ranked:
+        for name, leaf in _ranked(of["battery"]):
             body.append([defense, _label(name, leaf), *_leaf_cells(leaf)])
     return [["defense", "attack", *_LEAF_HEADER], *body]
+
+
+def part_rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """The attacks on the most exposed images and on canaries of each defense, highest AUC first, as text."""
+    shown = {"vulnerable_decile": "most exposed", "canaries": "canaries"}
+    body = []
+    for defense, of in summary.items():
+        for part, images in shown.items():
+            for name, leaf in _ranked(of[part]):
+                body.append([defense, images, _label(name, of["battery"].get(name, {})), *_leaf_cells(leaf)])
+    return [["defense", "images", "attack", *_LEAF_HEADER], *body]
+
+
+def variant_rows(summary: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Variants, defenses and ATTACKERS down, what the attack is worth across, as text."""
+    names = dict.fromkeys(name for of in summary.values() for name in of.get("variants", {}))
+    body = [
+        [name, entry["operator"], levels_text(entry["levels"]), defense, who, *_leaf_cells(entry[who])]
+        for name in names
+        for defense, of in summary.items()
+        if (entry := of.get("variants", {}).get(name)) is not None
+        for who in ATTACKERS
+    ]
+    return [["variant", "operator", "levels", "defense", "attack", *_LEAF_HEADER], *body]
+
+
+def levels_text(levels: Sequence[float]) -> str:
+    """Shares of the pixels in percent: `0, 15, 25 %`."""
+    return f"{', '.join(f'{100 * level:.4g}' for level in levels)} %"
+
+
+def _ranked(leaves: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Leaves by attack, highest AUC first, those without one last."""
+    return sorted(leaves.items(), key=lambda item: 1.0 if item[1]["auc"] is None else -item[1]["auc"])
 
 
 def _leaf_cells(leaf: dict[str, Any] | None) -> list[str]:
     if leaf is None:
         return ["-"] * len(_LEAF_HEADER)
-    cells = [_cell(leaf["balanced_accuracy"], leaf["interval"]), _cell(leaf["auc"], leaf["auc_interval"])]
+    cells = [_cell(leaf["balanced_accuracy"], leaf["interval"]), _cell(leaf["balanced_accuracy_calibrated"], None)]
+    cells.append(_cell(leaf["auc"], leaf["auc_interval"]))
     counts = leaf["counts_at_0.01"]
     if leaf["tpr_at_0.01"] is None or counts is None:
         return [*cells, "-"]
     hits, alarms = (
-        f"{counts[f'{what}_positives']} of {leaf[n]}" for what, n in (("true", "members"), ("false", "nonmembers"))
+        f"{counts[f'{what}_positives']:.6g} of {leaf[n]}" for what, n in (("true", "members"), ("false", "nonmembers"))
     )
     return [*cells, f"{leaf['tpr_at_0.01']:.3f} ({hits}; false {alarms})"]
 
 
-def _views(found: dict[str, dict[str, Any]], command: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def _views(
+    found: _AttackResults, paths: dict[str, dict[str, Any]], seeds: Sequence[int], command: list[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Per explainer, of one defense, what is stored of it; and what is not."""
     views, refused = {}, {}
-    for explainer, of in found.items():
-        missing = [attacker for attacker in ATTACKERS if not of[attacker]]
-        reason = f"{_MISSING}: {shlex.join([*command, '--explainer', explainer, '--no-battery'])}"
+    for explainer, held in found.items():
+        own = [*command, "--explainer", explainer, "--no-battery"]
+        missing = [attacker for attacker in ATTACKERS if not held[attacker]]
+        reason = f"{_MISSING}: {shlex.join(own)}"
         if len(missing) == len(ATTACKERS):
             refused[explainer] = reason
             continue
         refused |= {f"{explainer}.{attacker}": reason for attacker in missing}
-        views[explainer] = {
-            "attack_test": of["adaptive"].get("attack_test"),
-            "transfer": of["transfer"].get("target"),
-            "adaptive": of["adaptive"].get("target"),
-            "transfer_attack_test": of["transfer"].get("attack_test"),
-            **{name: {who: of[who].get(name) for who in ATTACKERS} for name in ("alpha", "features_kept")},
-        }
+        for attacker in (name for name in ATTACKERS if name not in missing):
+            refused |= _lacking(f"{explainer}.{attacker}", held[attacker], seeds, own)
+        views[explainer] = paths[explainer] | _view(held)
     return views, refused
+
+
+def _view(held: dict[str, dict[int, Result]]) -> dict[str, Any]:
+    """What is stored of one explainer, or variant, by both attackers."""
+    of = {attacker: _attack_metrics(results) for attacker, results in held.items()}
+    return {
+        "attack_test": of["adaptive"].get("attack_test"),
+        "transfer": of["transfer"].get("target"),
+        "adaptive": of["adaptive"].get("target"),
+        "transfer_attack_test": of["transfer"].get("attack_test"),
+        **{name: {who: of[who].get(name) for who in ATTACKERS} for name in ("alpha", "features_kept")},
+    }
+
+
+def _lacking(what: str, held: dict[int, Result], seeds: Sequence[int], command: list[str]) -> dict[str, str]:
+    """Which of the seeds are not there, of something of which others are."""
+    if not (missing := [seed for seed in seeds if seed not in held]):
+        return {}
+    return {f"{what}.seeds": f"{_MISSING}: seed {', '.join(map(str, missing))}: {shlex.join(command)}"}
+
+
+def _attack_metrics(results: dict[int, Result]) -> dict[str, Any]:
+    """What the stage `attack` says, of several seeds over all of them; nothing where none is stored."""
+    told = [result.metrics for result in results.values()]
+    if len(told) < 2:
+        return dict(told[0]) if told else {}
+    frames = [result.frame(SCORES) for result in results.values()]
+    made: dict[str, Any] = {name: [of.get(name) for of in told] for name in ("alpha", "features_kept")}
+    for name in ("attack_test", "target"):
+        parts = [_in_order(frame[frame["set"] == name]) for frame in frames]
+        made[name] = seeds_report(parts, [of[name]["threshold"] for of in told])
+    return made
+
+
+def _battery_metrics(found: _AttackResults, results: dict[int, Result]) -> dict[str, Any] | None:
+    """What the stage `battery` says, of several seeds over all of them; None where none is stored."""
+    told = [result.metrics for result in results.values()]
+    if len(told) < 2:
+        return dict(told[0]) if told else None
+    frames = [_in_order(result.frame(SCORES)) for result in results.values()]
+    made: dict[str, Any] = {"queries": told[0].get("queries"), **{part: {} for part in PARTS}}
+    made["notes"] = list(dict.fromkeys(note for of in told for note in of.get("notes", ())))
+    exposed, canary = _exposed(frames), _canary(found, frames[0])
+    for name in (name for name in ATTACKS if all(name in of for of in told)):
+        scores, thresholds = _scores(frames, name), [of[name]["threshold"] for of in told]
+        signs = {of[name].get("sign") for of in told}
+        made[name] = seeds_report(scores, thresholds) | {"sign": signs.pop() if len(signs) == 1 else None}
+        made["vulnerable_decile"][name] = seeds_report(scores, thresholds, exposed)
+        if canary is not None:
+            made["canaries"][name] = seeds_report(scores, thresholds, canary)
+    return made
 
 
 def _battery(
     views: dict[str, dict[str, Any]], stored: dict[str, Any] | None, command: list[str], asked: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """`battery`, `vulnerable_decile` and `canaries` of one defense, and what is refused of them."""
+    """`battery`, its notes, `vulnerable_decile` and `canaries` of one defense, and what is refused of them."""
     refused = {}
     if stored is None:
         refused["battery"] = f"{_MISSING}: {shlex.join(command)}" if asked else "not asked for"
@@ -601,8 +922,159 @@ def _battery(
     else:
         of["agp"] = views[best]["adaptive"] | {"sign": 1, "explainer": best}
     of |= {name: stored[name] for name in ATTACKS if name in stored}
-    parts = {name: stored.get(name, {}) for name in ("vulnerable_decile", "canaries")}
-    return {"battery": of, **parts}, refused
+    parts = {name: dict(stored.get(name, {})) for name in PARTS}
+    return {"battery": of, **parts, "queries": stored.get("queries"), "notes": stored.get("notes", [])}, refused
+
+
+def _add_parts(made: dict[str, Any], found: _AttackResults, batteries: dict[int, Result]) -> dict[str, str]:
+    """Put agp's leaves on the parts into one defense's entry, and `per_class` of all its attacks.
+
+    Returns what is refused of them and why: they are made from the scores of single images, which need not be stored.
+    """
+    of: dict[str, Any] = made["battery"]
+    made["per_class"] = {}
+    refused = {}
+    held = [result for result in batteries.values() if result.has(SCORES)]
+    frames = [_in_order(result.frame(SCORES)) for result in held]
+    if "agp" in of:
+        learnt = [r for r in found[of["agp"]["explainer"]]["adaptive"].values() if r.has(SCORES)]
+        scores = [_in_order(_of_target(result)) for result in learnt]
+        thresholds = [result.metrics["target"]["threshold"] for result in learnt]
+        leaves: dict[str, dict[str, Any] | None] = {}
+        if scores:
+            made["per_class"]["agp"] = seeds_class_leaks(scores, thresholds)
+            leaves["vulnerable_decile"] = exposed_report(scores, thresholds, frames) if frames else None
+            canary = _canary(found, scores[0])
+            leaves["canaries"] = None if canary is None else seeds_report(scores, thresholds, canary)
+        for part, leaf in leaves.items():
+            made[part] = ({} if leaf is None else {"agp": leaf}) | made[part]
+        if made["vulnerable_decile"].keys() - {"agp"} and "agp" not in made["vulnerable_decile"]:
+            refused["vulnerable_decile.agp"] = "the scores or the exposure of single images are not in this store"
+    for name in (name for name in of if name != "agp" and frames):
+        made["per_class"][name] = seeds_class_leaks(_scores(frames, name), [r.metrics[name]["threshold"] for r in held])
+    if lacking := [name for name in of if name not in made["per_class"]]:
+        refused["per_class"] = f"the scores of single images are not in this store: {', '.join(lacking)}"
+    return refused | _one_sided(frames)
+
+
+def _one_sided(frames: Sequence[pd.DataFrame]) -> dict[str, str]:
+    """Which classes `per_class` leaves out."""
+    if not frames:
+        return {}
+    groups = frames[0].groupby("label")["member"].nunique()
+    labels = ", ".join(str(label) for label in groups.index[groups < 2])
+    return {"per_class.classes": f"only members or only non-members: {labels}"} if labels else {}
+
+
+def _add_variants(
+    out: dict[str, dict[str, Any]],
+    store: Store,
+    preset: Preset,
+    seeds: Sequence[int],
+    settings: dict[str, Any] | None,
+    command: list[str],
+    files: Sequence[str],
+) -> None:
+    """Put `variants`, and why some are not there, into each defense's entry."""
+    runs = [variant_runs(preset, list(out), seed, settings) for seed in seeds]
+    found, paths = _found_attacks(store, seeds, runs, files)
+    for defense, variants in found.items():
+        out[defense]["variants"] = {}
+        own = [*command, "--defense", defense, "--explainer", preset.explainers[0], "--no-battery", "--variants"]
+        for name, held in variants.items():
+            if any(held.values()):
+                view = {"explainer": preset.explainers[0], **paths[name], **_view(held)}
+                out[defense]["variants"][name] = view
+            for attacker, results in held.items():
+                place = f"variants.{name}.{attacker}"
+                told = {place: f"{_MISSING}: {shlex.join(own)}"} if not results else {}
+                out[defense]["refused"] |= told or _lacking(place, results, seeds, own)
+
+
+# ---- attacks, from the scores of single images
+
+_Frames = Sequence[pd.DataFrame]  # of one attack under each seed: index, member, label, score, in the same order
+
+
+def seeds_report(scores: _Frames, thresholds: Sequence[float | None], rows: Any = slice(None)) -> dict[str, Any]:
+    """`metrics.report_seeds` of one attack's scores under each seed, of the images `rows` `(N,)` bool alone.
+
+    Each table has index, member, score, of the same images in the same order. Raises ValueError for other images.
+    """
+    if any(not np.array_equal(table["index"], scores[0]["index"]) for table in scores):
+        raise ValueError("the seeds have different images; they can be looked at one by one only")
+    runs = []
+    for table, threshold in zip(scores, thresholds, strict=True):
+        values, member = table["score"].to_numpy(np.float64)[rows], table["member"].to_numpy(bool)[rows]
+        runs.append((values[member], values[~member], threshold))
+    return report_seeds(runs)
+
+
+def exposed_report(scores: _Frames, thresholds: Sequence[float | None], batteries: _Frames) -> dict[str, Any] | None:
+    """The report of an attack on the most exposed images (`metrics.most_exposed`); None where exposure is unknown.
+
+    `scores`: of the attack under each seed, as for `seeds_report`. `batteries`: battery/scores.parquet of the seeds,
+    of whose exposures an image's is the mean. One table in each gives the report of that seed.
+    """
+    exposure = np.mean([table.set_index("index").loc[scores[0]["index"], "exposure"] for table in batteries], axis=0)
+    return None if np.isnan(exposure).all() else seeds_report(scores, thresholds, most_exposed(exposure))
+
+
+def seeds_class_leaks(scores: _Frames, thresholds: Sequence[float | None]) -> list[dict[str, Any]]:
+    """`metrics.class_leaks` of one attack, over the seeds the means of its figures and counts.
+
+    The interval is that of the mean rates for as many images as one seed has: other seeds' images are the same ones.
+    """
+    found = [
+        class_leaks(table["score"], table["member"], table["label"], threshold)
+        for table, threshold in zip(scores, thresholds, strict=True)
+    ]
+    if len(found) == 1:
+        return found[0]
+    by_label = [{row["label"]: row for row in rows} for rows in found]
+    made = []
+    for label in by_label[0]:
+        rows = [of[label] for of in by_label if label in of]
+        mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name not in _OF_CLASS}
+        sizes = rows[0]["members"], rows[0]["nonmembers"]
+        tpr, fpr = mean["true_positives"] / sizes[0], mean["false_positives"] / sizes[1]
+        interval = list(gap_interval(tpr, fpr, *sizes))
+        made.append(
+            {name: rows[0][name] for name in ("label", "members", "nonmembers")} | mean | {"interval": interval}
+        )
+    return sorted(made, key=lambda row: -row["balanced_accuracy"])
+
+
+_OF_CLASS = ("label", "interval", "members", "nonmembers")  # that are no means over seeds
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    return table.sort_values("index", ignore_index=True)
+
+
+def _of_target(result: Result) -> pd.DataFrame:
+    table = result.frame(SCORES)
+    return table[table["set"] == "target"]
+
+
+def _scores(batteries: _Frames, attack: str) -> list[pd.DataFrame]:
+    """One attack's scores in the tables of the battery."""
+    return [table[["index", "member", "label"]].assign(score=table[attack]) for table in batteries]
+
+
+def _exposed(batteries: _Frames) -> NDArray[np.bool_]:
+    return most_exposed(np.mean([table["exposure"] for table in batteries], axis=0))
+
+
+def _canary(found: _AttackResults, images: pd.DataFrame) -> NDArray[np.bool_] | None:
+    """Which of the images are canaries, as any stored attack's scores have it; None where there are none."""
+    for held in found.values():
+        for result in (result for of in held.values() for result in of.values() if result.has(SCORES)):
+            target = _of_target(result)
+            if "canary" not in target or not target["canary"].any():
+                return None
+            return images["index"].isin(target["index"][target["canary"]]).to_numpy(bool)
+    return None
 
 
 def _strongest(views: dict[str, dict[str, Any]]) -> str | None:

@@ -436,16 +436,85 @@ class TestAttack:
             assert f"{name}: {attack_sentence(of)}" in printed
             assert ("knows the defense" in str(attack_sentence(of))) == (name != "none")
         assert printed.count("tpr_at_0.01: a rate of 0.01 needs at least 100 non-members; there are 40") == 1
+        for of in shown.values():
+            assert of["vulnerable_decile"].keys() == of["per_class"].keys() == of["battery"].keys()
+            for leaf in of["vulnerable_decile"].values():
+                assert f"{leaf['balanced_accuracy_calibrated']:.3f}" in printed
+            for view in of["explainers"].values():
+                assert (view["operator"], view["levels"]) == ("road", [0, *(step / 10 for step in range(1, 10))])
+        assert "most exposed" in printed and "Canaries: members that were trained on with a wrong label" in printed
+        assert "Pixels removed by road: 0, 10, 20, 30, 40, 50, 60, 70, 80, 90 %." in printed
+        assert "attribution_*: maps of gradient." in printed and "LiRA and RMIA ask about 1 views" in printed
+        assert "Training seeds: 0." in printed
 
-    def test_again_computes_nothing_and_markdown_is_two_tables(self, tried: tuple[Store, str]) -> None:
+    def test_variants_are_computed_printed_and_stored(self, tried: tuple[Store, str], preset: Preset) -> None:
+        store, asked = tried[0], ["--defense", "tier_reg", "--explainer", "gradient", "--no-battery", "--variants"]
+        missing = attacked(store, *asked)["refused"]
+        assert "tier_reg.variants.blur.transfer" in missing and "tier_reg.variants.standard.adaptive" not in missing
+        command = missing["tier_reg.variants.blur.transfer"].partition(": ")[2]
+        done = CliRunner().invoke(cli.app, [*shlex.split(command)[3:], "--here"])  # the command as it is printed
+        assert done.exit_code == 0, done.output
+        shown = attacked(store, *asked)
+        of = shown["defenses"]["tier_reg"]
+        assert [(name, entry["operator"]) for name, entry in of["variants"].items()] == [
+            ("standard", "road"), ("road_between", "road"), ("mean", "mean"), ("blur", "blur")
+        ]  # fmt: skip
+        assert of["variants"]["standard"]["adaptive"] == of["explainers"]["gradient"]["adaptive"]
+        assert of["variants"]["road_between"]["levels"] == [0, *(0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)]
+        stored = store.ls("attack")
+        for entry in of["variants"].values():
+            path = {"operator": entry["operator"], "levels": entry["levels"]}
+            e = preset.run("tier_reg").set(cli.assignments(QUICK[1::2]))
+            e = e.set({f"attack.trajectory.{name}": value for name, value in path.items()})
+            for who, kind in (("transfer", "undefended"), ("adaptive", "same")):
+                found = experiment.find(store, "attack", e.set({"attack.shadow": kind}))
+                assert found is not None and entry[who] == found.metrics["target"]
+                stored = [result for result in stored if result.key != found.key]
+        assert len(store.ls("attack")) - len(stored) == 8
+        table = run_attack(store, "--markdown", *asked).split("\n\n")[-1]
+        assert table.startswith("| variant | operator | levels | defense | attack | balanced accuracy |")
+        assert len(table.strip().splitlines()) == 2 + 8 and not any("variants" in name for name in shown["refused"])
+
+    def test_several_seeds_give_means(self, tried: tuple[Store, str]) -> None:
+        store, asked = tried[0], ["--defense", "none", "--explainer", "gradient", "--seed", "0", "--seed", "1"]
+        before = attacked(store, *asked)
+        assert "seed 1" in before["refused"]["none.gradient.adaptive.seeds"]
+        assert "--seed 0 --seed 1" in before["refused"]["none.battery.seeds"]
+        printed = run_attack(store, *asked)
+        assert "Training seeds: 0, 1." in printed and "one seed only" not in printed
+        shown = attacked(store, *asked)
+        of = shown["defenses"]["none"]
+        assert of["seeds"] == [0, 1] and "seed" not in of and shown["refused"] == {}
+        single = [attacked(store, *asked[:-4], "--seed", seed)["defenses"]["none"] for seed in ("0", "1")]
+        for name in ATTACKS:
+            for part in ("battery", "vulnerable_decile"):
+                assert of[part][name]["seeds"] == 2 and of[part][name]["auc_interval"][0] < of[part][name]["auc"]
+            first, second = (one["battery"][name]["auc"] for one in single)
+            assert of["battery"][name]["auc"] == pytest.approx((first + second) / 2)
+        assert of["explainers"]["gradient"]["alpha"]["adaptive"] == [
+            one["explainers"]["gradient"]["alpha"]["adaptive"] for one in single
+        ]
+
+    def test_the_battery_has_an_explainer_of_its_own(self, tried: tuple[Store, str]) -> None:
+        store = tried[0]
+        asked = ["--defense", "none", "--explainer", "gradcam"]
+        assert attacked(store, *asked)["defenses"]["none"]["battery_explainer"] == "gradient"
+        shown = attacked(store, *asked, "--battery-explainer", "gradcam")
+        assert "--battery-explainer=gradcam" in shown["refused"]["none.battery"]
+        assert "--set=explain.name" not in shown["refused"]["none.battery"]
+
+    def test_again_computes_nothing_and_markdown_is_a_table_each(self, tried: tuple[Store, str]) -> None:
         store = tried[0]
         before = {(r.stage, r.key, r.record["created"]) for r in store.ls()}
         run_attack(store, "--defense", "none")
         assert {(r.stage, r.key, r.record["created"]) for r in store.ls()} == before
-        first, second = run_attack(store, "--markdown", "--defense", "none").split("\n\n")
-        assert first.splitlines()[0] == ("| explainer | defense | attack | balanced accuracy | AUC | TPR at 1 % FPR |")
+        first, second, exposed = run_attack(store, "--markdown", "--defense", "none").split("\n\n")
+        figures = "balanced accuracy | calibrated | AUC | TPR at 1 % FPR |"
+        assert first.splitlines()[0] == f"| explainer | defense | attack | {figures}"
         assert len(first.splitlines()) == 2 + 2 * len(LEAVES)
         assert len(second.strip().splitlines()) == 2 + len(ATTACKS)
+        assert exposed.splitlines()[0] == f"| defense | images | attack | {figures}"
+        assert len(exposed.strip().splitlines()) == 2 + len(ATTACKS)
 
     def test_what_fails_does_not_hide_the_rest(self, tried: tuple[Store, str], monkeypatch: pytest.MonkeyPatch) -> None:
         def fails(*arguments: object, **options: object) -> None:

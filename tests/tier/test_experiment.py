@@ -736,3 +736,16 @@ class TestBattery:
         assert (leaf["members"], leaf["nonmembers"]) == (15, 15)
         assert leaf["auc"] > 0.8  # a wrong label is learnt by heart or not at all
         assert experiment.ensure(store, "battery", attacked()).metrics["canaries"] == {}
+
+    @pytest.mark.filterwarnings("ignore:no trajectory feature separates")
+    def test_scores_of_the_attack_say_which_images_are_canaries(self, store: Store) -> None:
+        e = attacked(Defense(), **{"split.canaries": 15, "train.epochs": 25})
+        frame = experiment.ensure(store, "attack", e).frame("scores.parquet")
+        assert frame[frame["canary"]].groupby(["set", "member"]).size().to_dict() == {
+            ("target", False): 15,
+            ("target", True): 15,
+        }
+        plain = experiment.ensure(store, "train", e.set({"split.canaries": 0})).frame("samples.parquet")
+        labels = plain.set_index("index")["label"]
+        wrong = frame["set"].eq("target") & (frame["label"] != frame["index"].map(labels))
+        assert (wrong == frame["canary"]).all()  # the label of each of them, and of no other, is another

@@ -16,12 +16,13 @@ from tier.config import EXPLAINER_SETTINGS, Data, Defense, Experiment, Tier
 from tier.fidelity import METRICS
 from tier.metrics import report
 from tier.presets import Preset
-from tier.stats import seed_interval
+from tier.stats import gap_interval, seed_interval
 from tier.store import Store
 from tier.summary import (
     LEAK,
     LEAVES,
     UTILITY,
+    _one_sided,
     as_markdown,
     attack_rows,
     attack_runs,
@@ -29,12 +30,17 @@ from tier.summary import (
     attacks,
     battery_rows,
     battery_runs,
+    exposed_report,
     fidelity,
     fidelity_rows,
     fidelity_runs,
     markdown,
+    part_rows,
     rows,
+    seeds_report,
     summarize,
+    variant_rows,
+    variant_runs,
 )
 
 SUFFIX = {"mean": "", "shuffled": "_shuffled", "second_seed": "_second_seed"}
@@ -237,7 +243,7 @@ def put_attack(store: Store, defense: str, explainer: str, kind: str, tested: fl
 
 def put_battery(store: Store, defense: str) -> dict:
     metrics = {name: leaf(i / 5, i) | {"sign": 1} for i, name in enumerate(ATTACKS) if name != "agp"}
-    parts = {"vulnerable_decile": {"loss": leaf(1.0, 3, 20)}, "canaries": {}}
+    parts = {"vulnerable_decile": {"loss": leaf(1.0, 3, 20)}, "canaries": {}, "queries": 8, "notes": ["a note"]}
     store.write("battery", experiment.key("battery", PRESET.run(defense, 0)), {}, {"metrics": metrics | parts})
     return metrics
 
@@ -259,7 +265,11 @@ class TestAttacks:
         assert of["battery"]["agp"] == adaptive["target"] | {"sign": 1, "explainer": "gradient"}
         assert all(of["battery"][name] == battery[name] for name in battery)
         assert of["vulnerable_decile"].keys() == {"loss"} and of["canaries"] == {} and of["seed"] == 0
+        assert of["refused"].pop("per_class").startswith("the scores of single images are not in this store: agp, gap")
+        assert of["refused"].pop("vulnerable_decile.agp").startswith("the scores or the exposure")
         assert of["refused"] == {"intervals over seeds": "one seed only: the intervals resample images alone"}
+        assert (entry["operator"], entry["levels"]) == ("road", [step / 10 for step in range(10)])
+        assert (of["queries"], of["notes"], of["battery_explainer"], of["seeds"]) == (8, ["a note"], "gradient", [0])
         json.dumps(of, allow_nan=False)
 
     def test_without_a_defense_both_attackers_are_the_same(self, store: Store) -> None:
@@ -304,7 +314,7 @@ class TestAttacks:
         entry = made["tier_reg"]["explainers"]["gradient"]
         assert entry["adaptive"] is None is entry["attack_test"] and entry["alpha"]["adaptive"] is None
         assert attack_rows(made)[1:] == [
-            ["gradient", "tier_reg", name, *(["-"] * 3 if name != "transfer" else attack_rows(made)[2][3:])]
+            ["gradient", "tier_reg", name, *(["-"] * 4 if name != "transfer" else attack_rows(made)[2][3:])]
             for name in LEAVES
         ]
 
@@ -315,9 +325,13 @@ class TestAttacks:
         assert [run[3].attack.shadow for run in runs] == ["undefended", "same"]
         assert all((e.train.epochs, e.train.seed, e.explain.name) == (7, 4, "gradcam") for *_, e in runs)
         ((_, e),) = battery_runs(PRESET, ["tier_reg"], 4, wanted)
-        assert e.explain.name == "gradient" and e.train.epochs == 7
+        assert e.explain.name == "lime" and e.train.epochs == 7  # as the settings name it
+        ((_, e),) = battery_runs(PRESET, ["tier_reg"], 4)
+        assert e.explain.name == "gradient"
         (of,) = attacks(store, PRESET, ["tier_reg"], ["gradcam"], 4, wanted).values()
         assert of["seed"] == 4 and "--set=train.epochs=7" in of["refused"]["gradcam"]
+        assert "--battery-explainer=lime" in of["refused"]["battery"] and "explain.name" not in of["refused"]["battery"]
+        assert of["battery_explainer"] == "lime"
         assert len(list(attack_runs(PRESET))) == 4 * 2 * 2
 
     @pytest.mark.parametrize(
@@ -346,10 +360,11 @@ class TestAttacks:
         counts = entry["counts_at_0.01"]
         assert row[3:] == [
             f"{entry['balanced_accuracy']:.3f} [{low:.3f}, {high:.3f}]",
+            f"{entry['balanced_accuracy_calibrated']:.3f}",
             f"{entry['auc']:.3f} [{area_low:.3f}, {area_high:.3f}]",
             f"{entry['tpr_at_0.01']:.3f} ({counts['true_positives']} of 200; false {counts['false_positives']} of 200)",
         ]
-        assert attack_rows(made)[1][2] == "attack_test" and attack_rows(made)[1][5] == "-"  # 40 images: refused
+        assert attack_rows(made)[1][2] == "attack_test" and attack_rows(made)[1][6] == "-"  # 40 images: refused
         areas = [float(row[3].split()[0]) for row in battery_rows(made)[1:]]
         assert len(areas) == len(ATTACKS) and areas == sorted(areas, reverse=True)
         assert ["augmentation", "agp (gradient)"] in [row[:2] for row in battery_rows(made)]
@@ -380,6 +395,173 @@ class TestAttacks:
         made = attacks(store, PRESET, explainers=list(EXPLAINER_SETTINGS))
         assert time.process_time() - began < 10  # under 1 s: it reads records only
         assert [len(of["explainers"]) for of in made.values()] == [8] * 4
+
+
+def scored(seed: int, gap: float, canaries: int = 0) -> pd.DataFrame:
+    """Scores of 400 members and as many non-members, in an order of their own, members' higher by `gap`."""
+    rng, n = np.random.default_rng([7, seed]), 800
+    member = np.arange(n) < n // 2
+    score = rng.normal(size=n) + gap * member
+    canary = np.arange(n) % (n // 2) < canaries
+    score[canary & member] += 2.0
+    label = np.random.default_rng(0).integers(3, size=n)
+    frame = pd.DataFrame({"index": np.arange(n), "member": member, "label": label, "score": score, "canary": canary})
+    return frame.sample(frac=1, random_state=seed)
+
+
+def put_scores(store: Store, defense: str, seed: int, gap: float, canaries: int = 0) -> tuple[pd.DataFrame, Any]:
+    """Attack and battery of one seed with the scores of single images; the tables of target and battery."""
+    table, rest = scored(seed, gap, canaries), scored(seed + 10, gap).head(500)
+    sets = {"target": table, "attack_test": rest.sort_values("index").assign(canary=False)}
+    if seed:
+        sets["attack_test"] = scored(seed + 10, gap).set_index("index").loc[scored(10, gap).head(500)["index"]]
+        sets["attack_test"] = sets["attack_test"].reset_index().assign(canary=False)
+    told = {name: _leaf_of(t, 0.1 * seed) for name, t in sets.items()} | {"alpha": 0.1 * seed, "features_kept": seed}
+    frame = pd.concat([t.assign(set=name) for name, t in sets.items()], ignore_index=True)
+    for kind in ("undefended", "same"):
+        e = PRESET.run(defense, seed).set({"attack.shadow": kind})
+        store.write("attack", experiment.key("attack", e), {"scores.parquet": frame}, {"metrics": told})
+    exposure = np.random.default_rng([3, seed]).normal(size=len(table))
+    battery = table[["index", "member", "label"]].assign(exposure=exposure)
+    told = {"queries": 8, "notes": [f"note {min(seed, 1)}"], "vulnerable_decile": {}, "canaries": {}}
+    for place, name in enumerate(name for name in ATTACKS if name != "agp"):
+        battery[name] = table["score"] + place
+        told[name] = _leaf_of(table.assign(score=battery[name]), place + 0.2) | {"sign": 1}
+    e = PRESET.run(defense, seed)
+    store.write("battery", experiment.key("battery", e), {"scores.parquet": battery}, {"metrics": told})
+    return table, battery
+
+
+def _leaf_of(table: pd.DataFrame, threshold: float) -> dict:
+    member = table["member"].to_numpy(bool)
+    return report(table["score"][member], table["score"][~member], threshold)
+
+
+class TestSingleImages:
+    """What is made from the scores of single images: parts of agp, classes, means over seeds."""
+
+    def test_agp_on_the_parts_and_classes_of_all(self, store: Store) -> None:
+        table, battery = put_scores(store, "tier_full", 0, 0.5, canaries=100)
+        of = attacks(store, PRESET, ["tier_full"], ["gradient"])["tier_full"]
+        both = table.merge(battery[["index", "exposure"]], on="index")
+        both = both.sort_values("exposure", ascending=False).head(250)
+        assert of["vulnerable_decile"]["agp"] == _leaf_of(both.sort_values("index"), 0.0)
+        assert of["vulnerable_decile"]["agp"]["tpr_at_0.01"] is not None
+        canaries = of["canaries"]["agp"]
+        assert canaries == _leaf_of(table[table["canary"]].sort_values("index"), 0.0)
+        assert canaries["tpr_at_0.01"] is not None and canaries["auc"] > of["battery"]["agp"]["auc"]
+        assert of["per_class"].keys() == set(ATTACKS)
+        for name in ("agp", "loss"):
+            scores = table.assign(score=table["score"] if name == "agp" else battery["loss"])
+            threshold = of["battery"][name]["threshold"]
+            assert {row["label"] for row in of["per_class"][name]} == {0, 1, 2}
+            for row in of["per_class"][name]:
+                part = scores[scores["label"] == row["label"]]
+                own = _leaf_of(part, threshold)
+                assert row["balanced_accuracy"] == pytest.approx(own["balanced_accuracy"])
+                assert (row["members"], row["nonmembers"]) == (own["members"], own["nonmembers"])
+                assert row["interval"][0] < row["balanced_accuracy"] < row["interval"][1]
+        body = part_rows({"tier_full": of})[1:]
+        assert ["tier_full", "most exposed", "agp (gradient)"] in [row[:3] for row in body]
+        assert ["tier_full", "canaries", "agp (gradient)"] in [row[:3] for row in body]
+        json.dumps(of, allow_nan=False)
+        quick = attacks(store, PRESET, ["tier_full"], ["gradient"], parts=False)["tier_full"]
+        assert "per_class" not in quick and "agp" not in quick["vulnerable_decile"]
+
+    def test_a_class_of_one_kind_is_named(self, store: Store) -> None:
+        put_scores(store, "none", 0, 0.5)
+        result = experiment.find(store, "battery", PRESET.run("none", 0))
+        assert result is not None
+        frame = result.frame("scores.parquet")
+        frame.loc[frame["label"].eq(1), "member"] = True
+        assert _one_sided([frame]) == {"per_class.classes": "only members or only non-members: 1"}
+        assert _one_sided([]) == {}
+
+    def test_several_seeds_give_means_over_the_same_images(self, store: Store) -> None:
+        made = [put_scores(store, "tier_full", seed, 0.4 + 0.2 * seed, canaries=100) for seed in (0, 1, 2)]
+        of = attacks(store, PRESET, ["tier_full"], ["gradient"], seed=(0, 1, 2))["tier_full"]
+        assert of["seeds"] == [0, 1, 2] and of["refused"] == {} and of["notes"] == ["note 0", "note 1"]
+        tables = [table.sort_values("index") for table, _ in made]
+        batteries = [battery.sort_values("index") for _, battery in made]
+        whole = of["explainers"]["gradient"]["adaptive"]
+        assert whole["auc"] == pytest.approx(np.mean([_leaf_of(t, 0.0)["auc"] for t in tables]))
+        assert (whole["members"], whole["seeds"]) == (400, 3)
+        assert of["battery"]["agp"] == whole | {"sign": 1, "explainer": "gradient"}
+        rest = of["explainers"]["gradient"]["attack_test"]
+        assert rest["seeds"] == 3 and rest["members"] + rest["nonmembers"] == 500
+        assert of["explainers"]["gradient"]["alpha"]["adaptive"] == [0.0, 0.1, 0.2]
+        accuracy = [_leaf_of(t.assign(score=b["rmia"]), 0.2 + 10)["balanced_accuracy"]
+                    for t, b in zip(tables, batteries, strict=True)]  # fmt: skip
+        assert of["battery"]["rmia"]["balanced_accuracy"] == pytest.approx(np.mean(accuracy))
+        exposure = np.mean([b["exposure"].to_numpy() for b in batteries], axis=0)
+        chosen = np.argsort(-exposure)[:250]
+        areas = [_leaf_of(t.iloc[chosen], 0.0)["auc"] for t in tables]
+        for name in ATTACKS:
+            assert of["vulnerable_decile"][name]["auc"] == pytest.approx(np.mean(areas)), name
+            assert (of["canaries"][name]["members"], of["canaries"][name]["nonmembers"]) == (100, 100)
+        rows = {row["label"]: row for row in of["per_class"]["agp"]}
+        for label, row in rows.items():
+            parts = [_leaf_of(t[t["label"] == label], 0.1 * s) for s, t in enumerate(tables)]
+            assert row["balanced_accuracy"] == pytest.approx(np.mean([p["balanced_accuracy"] for p in parts]))
+            rates = row["true_positives"] / row["members"], row["false_positives"] / row["nonmembers"]
+            assert row["interval"] == list(gap_interval(*rates, row["members"], row["nonmembers"]))
+        json.dumps(of, allow_nan=False)
+
+    def test_seeds_that_are_not_stored_are_told(self, store: Store) -> None:
+        put_scores(store, "tier_reg", 1, 0.5)
+        of = attacks(store, PRESET, ["tier_reg"], ["gradient"], seed=[0, 1])["tier_reg"]
+        assert of["refused"].keys() == {"gradient.transfer.seeds", "gradient.adaptive.seeds", "battery.seeds"}
+        assert of["refused"]["battery.seeds"].startswith("not in this store: seed 0: python -m tier attack made")
+        alone = attacks(store, PRESET, ["tier_reg"], ["gradient"], seed=1)["tier_reg"]
+        assert of["battery"] == alone["battery"] and of["per_class"] == alone["per_class"]
+
+    def test_other_images_are_refused(self) -> None:
+        tables = [scored(0, 0.5).sort_values("index"), scored(1, 0.5).sort_values("index").assign(index=range(1, 801))]
+        with pytest.raises(ValueError, match="the seeds have different images"):
+            seeds_report(tables, [0.0, 0.0])
+
+    def test_exposure_that_is_unknown_ranks_nothing(self) -> None:
+        table = scored(0, 0.5)
+        assert exposed_report([table], [0.0], [table.assign(exposure=np.nan)]) is None
+
+
+class TestVariants:
+    """The attack with operators and levels that no defense has trained on."""
+
+    def test_are_an_operator_and_levels_each(self) -> None:
+        runs = list(variant_runs(PRESET, ["tier_full"], 1, {"attack.tuning": 99}))
+        assert [run[:3] for run in runs] == [
+            ("tier_full", name, who)
+            for name in ("standard", "road_between", "mean", "blur")
+            for who in ("transfer", "adaptive")
+        ]
+        usual = tuple(step / 10 for step in range(10))
+        between = (0.0, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
+        expected = {"standard": ("road", usual), "road_between": ("road", between), "mean": ("mean", usual),
+                    "blur": ("blur", usual)}  # fmt: skip
+        for _, name, who, e in runs:
+            assert (e.attack.trajectory.operator, e.attack.trajectory.levels) == expected[name]
+            assert e.attack.shadow == {"transfer": "undefended", "adaptive": "same"}[who]
+            assert (e.explain.name, e.train.seed, e.attack.tuning) == ("gradient", 1, 99)
+        trained = set(PRESET.defense("tier_full").tier.levels)
+        assert not trained & set(between) and trained & set(usual)
+
+    def test_are_shown_and_what_is_missing_is_named(self, store: Store) -> None:
+        e = PRESET.run("tier_full", 0).set({"attack.trajectory.operator": "blur", "attack.shadow": "same"})
+        told = {"attack_test": leaf(0.5, 1, 40), "target": leaf(0.8, 2), "alpha": 0.0, "features_kept": 3}
+        store.write("attack", experiment.key("attack", e), {}, {"metrics": told})
+        of = attacks(store, PRESET, ["tier_full"], variants=True)["tier_full"]
+        assert list(of["variants"]) == ["blur"] and of["variants"]["blur"]["transfer"] is None
+        assert of["variants"]["blur"]["adaptive"] == told["target"]
+        assert (of["variants"]["blur"]["operator"], of["variants"]["blur"]["explainer"]) == ("blur", "gradient")
+        assert "variants.blur.adaptive" not in of["refused"] and "variants.mean.adaptive" in of["refused"]
+        assert of["refused"]["variants.blur.transfer"].endswith("--explainer gradient --no-battery --variants")
+        header, *body = variant_rows({"tier_full": of})
+        assert header[:5] == ["variant", "operator", "levels", "defense", "attack"]
+        assert body[1][:5] == ["blur", "blur", "0, 10, 20, 30, 40, 50, 60, 70, 80, 90 %", "tier_full", "adaptive"]
+        assert body[0][5:] == ["-"] * 4 and body[1][5].startswith(f"{told['target']['balanced_accuracy']:.3f} [")
+        assert "variants" not in attacks(store, PRESET, ["tier_full"])["tier_full"]
+        assert variant_rows({"x": {}}) == [header]
 
 
 RIVALS = PRESET.model_copy(
