@@ -573,6 +573,15 @@ class Quality(Config):
     thresholds: Annotated[tuple[float, ...], AfterValidator(_thresholds)] = (0.2, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9)
     seed: int = Field(0, ge=0)  # of the random subsets and the random maps
 
+    @model_validator(mode="after")
+    def _known_to_quantus(self) -> "Quality":
+        if self.engine == "quantus" and self.distance != "seuclidean":
+            raise ValueError(
+                f"Quantus 0.6 fails with quality.distance={self.distance}: it works with seuclidean "
+                "only; use that, or quality.engine=fast"
+            )
+        return self
+
     def canonical(self) -> "Quality":
         """The same scores with every setting that does not act at its default."""
         idle = {"inference": Quality().inference} if self.engine == "quantus" else {}

@@ -1,6 +1,6 @@
 """The pipeline on one page: data -> split -> train -> maps -> trajectory -> audit, divergence, path -> report.
 
-Beside it: fidelity compares two models' maps, gallery and inspect keep what is shown of single images.
+Beside it: fidelity compares two models' maps, quality judges one's, gallery and inspect keep what is shown of images.
 
 A stage is a pure function of its config, its parents and the data's fingerprint; `key` names its result, `find` looks
 it up, `ensure` computes what is missing. Importing this module loads no torch: pages use `key` and `find` only.
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tier import defenses, training
     from tier.attacks import agp, battery
     from tier.data import Dataset
+    from tier.quality import Subjects
     from tier.splits import Membership
     from tier.training import Problem, State
     from tier.trajectories import Trajectories
@@ -1298,6 +1299,66 @@ def _compared(e: Experiment) -> dict[str, tuple[str, Experiment]]:
     }
 
 
+# ---- quality of maps
+
+
+def _probes(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """What `quality` needs of a model whatever the explainer: answers to random removals, the controls' scores."""
+    from tier import quality, runtime
+
+    of, frame, _ = _subjects(store, e, context)
+    with runtime.session(e.train.threads):
+        made = quality.probe(of, e.quality, context.step("removing pixels at random"))
+        kind = quality.inference_of(of.model, e.quality)
+    means = {name: quality.mean_or_none(values) for name, values in made.controls.items()}
+    scores = pd.concat([frame, pd.DataFrame(made.controls, dtype=np.float32)], axis=1)
+    files = {"fallen.safetensors": {"fallen": made.fallen.astype(np.float32)}, "scores.parquet": scores}
+    return files, means | {"sweeps": made.sweeps, "notes": made.notes, "inference": kind, "images": len(frame)}
+
+
+def _quality(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
+    """How faithful maps are to the model and whether they point at the object, beside the controls (SPEC 7)."""
+    from tier import quality, runtime
+
+    of, frame, places = _subjects(store, e, context)
+    probes = ensure(store, "probes", e, context, ["fallen.safetensors", "scores.parquet"])
+    maps = ensure(store, "maps", e, context, [MAPS]).arrays(MAPS)[e.explain.name][places]
+    fallen = probes.arrays("fallen.safetensors")["fallen"]
+    with runtime.session(e.train.threads):
+        found, notes = quality.measure(of, maps, fallen, e.quality, context.step("removing pixels by the map"))
+    controls = probes.frame("scores.parquet").drop(columns=list(frame))
+    metrics: dict[str, Any] = {name: quality.mean_or_none(values) for name, values in found.items()}
+    metrics |= {str(name): probes.metrics[str(name)] for name in controls} | {
+        "sweeps": {"map": quality.sweep(maps, of.predicted, e.quality), **probes.metrics["sweeps"]},
+        "chance": float(quality.chance(of.predicted).mean()),
+        "notes": notes + probes.metrics["notes"],
+        "refused": {} if of.masks is not None else dict.fromkeys(quality.LOCALISATION, quality.NO_MASKS),
+        "degenerate_maps": int(gallery.degenerate(maps).sum()),
+        "images": len(frame),
+        "inference": probes.metrics["inference"],
+    }
+    return {"scores.parquet": pd.concat([frame, pd.DataFrame(found, dtype=np.float32), controls], axis=1)}, metrics
+
+
+def _subjects(store: Store, e: Experiment, context: Context) -> tuple["Subjects", pd.DataFrame, np.ndarray]:
+    """The images that maps are judged on, their rows as a table, and their places among the model's images."""
+    import torch
+
+    from tier import quality
+
+    of, masks = _evaluated(store, e, context), dataset(e.data).masks
+    places = of.first(e.quality.images)
+    table = ensure(store, "train", e, context, ["samples.parquet"]).frame("samples.parquet").iloc[places]
+    explained = torch.from_numpy(table[e.explain.target].to_numpy(np.int64, copy=True))
+    rows = of.rows[places]
+    subjects = quality.Subjects(
+        of.model, of.images[places], explained, table["predicted"].to_numpy(np.int64), rows,
+        None if masks is None else masks[rows],
+    )  # fmt: skip
+    frame = table[["index", "member", "label"]].reset_index(drop=True)
+    return subjects, frame.assign(correct=(table["predicted"] == table["label"]).to_numpy()), places
+
+
 def _report(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[str, Any]]:
     figures: dict[str, Any] = {}
     for stage in ("split", "train", "trajectory", "divergence", "audit"):
@@ -1402,6 +1463,8 @@ STAGES: dict[str, Stage] = {
         _fidelity,
         _compared,
     ),
+    "probes": Stage(1, lambda e: {"quality": e.quality.changed(), "target": e.explain.target}, ("train",), _probes),
+    "quality": Stage(1, lambda e: {"name": e.explain.name}, ("maps", "train", "probes"), _quality),
 }
 
 

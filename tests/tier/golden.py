@@ -32,6 +32,8 @@ SOURCES = {
     "inspect": EXPLAINING,
     "verdict": (*EXPLAINING, "attacks/agp.py"),
     "fidelity": ("fidelity.py", *EXPLAINING),
+    "probes": ("quality.py", *EXPLAINING),
+    "quality": ("quality.py", *EXPLAINING),
     "alpha": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
     "attack": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
     "battery": (*EXPLAINING, "signals.py", "attacks/*.py", "metrics.py"),

@@ -1,0 +1,162 @@
+"""Metrics of faithfulness: time over the forward passes they need and against Quantus, and how far they are from it.
+
+    python bench/quality.py [NAME ...] [--threads 1] [--rounds 5]
+
+Prints `NAME ratio R target T` for each part. Where a limit is an upper one (`<=1.3`) R is the time of ours over that of
+the bare forward passes through the same model in the same arithmetic, `folded` being that of stored results; where it
+is a lower one (`>=3`) R is the time of Quantus on the plain model over that of ours in the arithmetic that is the
+fastest here. Sides take turns in one process, and the ratio is that of the medians. `difference_to_quantus` is the
+largest of any score, in fp32 on shared draws. A line whose target is missed ends in `MISSED`, and the exit status is 1.
+Needs Quantus 0.6.
+"""
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench.attack import median_seconds, met, net, pictures
+from tier import quality
+from tier.config import InferenceKind, Quality
+from tier.explainers.base import ROWS
+from tier.inference import Forward, fast, images_per_second
+from tier.runtime import as_pixels, session
+
+Result = tuple[str, float, str]
+"""Name, ratio, target."""
+FEATURES = 3 * 32 * 32
+SETTINGS = Quality()
+
+
+def subjects(count: int) -> tuple[nn.Module, Tensor, Tensor, NDArray[np.float32]]:
+    """The small net of the signs, images, labels, and maps without ties."""
+    x, y = pictures(count)
+    return net(), x, y, np.random.default_rng(0).normal(size=(count, 32, 32)).astype(np.float32)
+
+
+def as_quantus_takes_it(x: Tensor, y: Tensor, maps: NDArray[np.float32]) -> dict[str, Any]:
+    """The arguments of its metrics."""
+    pixels = as_pixels(x).contiguous().cpu().numpy()
+    data = {"x_batch": pixels, "y_batch": y.cpu().numpy(), "a_batch": maps[:, None], "channel_first": True}
+    return data | {"device": str(x.device), "batch_size": len(x)}
+
+
+def passing(forward: Forward, rows: Tensor, passes: int) -> None:
+    """A forward pass alone, `passes` times."""
+    with torch.inference_mode():
+        for _ in range(passes):
+            forward(rows)
+
+
+def against(metric: str, passes: int, ours: Callable[..., object], rounds: int) -> list[Result]:
+    """One metric of ROWS images against the bare passes and against Quantus; `ours(model, x, y, maps, kind)`."""
+    model, x, y, maps = subjects(ROWS)
+    theirs, data = quality.quantus_metrics(SETTINGS)[metric], as_quantus_takes_it(x, y, maps)
+    rows = as_pixels(x)
+    speed = images_per_second(model, rows)
+    quick = max(speed, key=lambda each: speed[each])
+    kinds: list[InferenceKind] = list(dict.fromkeys(("fp32", SETTINGS.inference, quick)))
+    bare = {kind: fast(model, kind) for kind in kinds}
+    sides: dict[str, Callable[[], object]] = {"quantus": lambda: theirs(model=model, **data)}
+    for kind in kinds:
+        sides[f"ours {kind}"] = lambda kind=kind: ours(model, x, y, maps, kind)  # type: ignore[misc]
+        sides[f"bare {kind}"] = lambda kind=kind: passing(bare[kind], rows, passes)  # type: ignore[misc]
+    seconds = median_seconds(sides, rounds, time.process_time)
+    return [
+        *(
+            (f"{metric}_{kind}_over_forward_passes", seconds[f"ours {kind}"] / seconds[f"bare {kind}"], "<=1.3")
+            for kind in ("fp32", SETTINGS.inference)
+        ),
+        (f"{metric}_{quick}_against_quantus", seconds["quantus"] / seconds[f"ours {quick}"], ">=3"),
+    ]
+
+
+def correlation(rounds: int) -> list[Result]:
+    """Faithfulness Correlation, its draws included."""
+
+    def ours(model: nn.Module, x: Tensor, y: Tensor, maps: NDArray[np.float32], kind: InferenceKind) -> object:
+        sets = quality.subsets(range(len(x)), FEATURES, SETTINGS)
+        return quality.correlation(maps, sets, quality.drops(model, x, y, sets, SETTINGS.baseline, kind))
+
+    return against("faithfulness_correlation", SETTINGS.runs + 1, ours, rounds)
+
+
+def estimate(rounds: int) -> list[Result]:
+    """Faithfulness Estimate, its sorting included."""
+
+    def ours(model: nn.Module, x: Tensor, y: Tensor, maps: NDArray[np.float32], kind: InferenceKind) -> object:
+        return quality.estimate(model, x, y, maps, SETTINGS, kind)
+
+    return against("faithfulness_estimate", -(-FEATURES // SETTINGS.features_in_step) + 1, ours, rounds)
+
+
+@contextmanager
+def same_draws(sets: NDArray[np.integer[Any]]) -> Iterator[None]:
+    """Has NumPy's global `choice`, from which Quantus draws, give our subsets: run by run, image by image."""
+    with mock.patch.object(np.random, "choice", side_effect=sets.transpose(1, 0, 2).reshape(-1, sets.shape[2])):
+        yield
+
+
+def difference(rounds: int) -> list[Result]:
+    """The largest difference of any score of 64 images to Quantus, in fp32 on the same subsets."""
+    model, x, y, maps = subjects(64)
+    sets = quality.subsets(range(len(x)), FEATURES, SETTINGS)
+    data = as_quantus_takes_it(x, y, maps)
+    with same_draws(sets), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = {name: np.array(of(model=model, **data)) for name, of in quality.quantus_metrics(SETTINGS).items()}
+    with torch.inference_mode():
+        predicted = model(as_pixels(x)).argmax(1).cpu().numpy()
+    ours = {
+        "faithfulness_correlation": quality.correlation(maps, sets, quality.drops(model, x, y, sets)),
+        "faithfulness_estimate": quality.estimate(model, x, y, maps, SETTINGS),
+        "sufficiency_quantus": quality.sufficiency(
+            maps, predicted, SETTINGS.threshold, SETTINGS.distance
+        ).quantus,
+    }  # fmt: skip
+    largest = [(f"{name}_difference_to_quantus", np.abs(ours[name] - theirs[name]).max()) for name in ours]
+    return [(name, float(value), "<=1e-5") for name, value in largest]
+
+
+BENCHMARKS: dict[str, Callable[[int], Sequence[Result]]] = {
+    "correlation": correlation,
+    "estimate": estimate,
+    "difference": difference,
+}
+
+
+def main() -> int:
+    """Measure every part, or those named; 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all without one")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    unknown = sorted(set(options.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    missed = False
+    with session(options.threads):
+        for name in options.names or BENCHMARKS:
+            for part, ratio, target in BENCHMARKS[name](options.rounds):
+                fails = not met(ratio, target)
+                missed = missed or fails
+                shown = f"{ratio:.1e}" if name == "difference" else f"{ratio:.2f}"
+                print(f"{part} ratio {shown} target {target}{' MISSED' if fails else ''}", flush=True)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
