@@ -19,7 +19,7 @@ from tier.config import Defense, DefenseName, Experiment, Model, Tier
 from tier.fidelity import METRICS
 from tier.presets import Preset
 from tier.store import Store
-from tier.summary import FIGURES, LEAVES, attack_sentence
+from tier.summary import FIGURES, JUDGED, LEAVES, attack_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:no trajectory feature separates")
@@ -330,6 +330,36 @@ def test_fidelity_as_tables(likened: Store, monkeypatch: pytest.MonkeyPatch) -> 
     lines = CliRunner().invoke(cli.app, [*arguments, "--markdown"]).output.splitlines()
     assert lines[0] == "| explainer | defense | metric | mean | other image | other seed | both right |"
     assert len(lines) == 2 + 2 * len(METRICS)
+
+
+def test_quality_prints_each_metric_beside_its_controls(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = ["--set", "quality.images=12", "--set", "quality.runs=8", "--set", "quality.subset_size=50"]
+    asked = ["quality", "tiny", *quick, "--store", store.url]
+    runner = CliRunner()
+    empty = json.loads(runner.invoke(cli.app, [*asked, "--json"]).stdout)
+    assert empty["defenses"] == {} and "none.gradcam" in empty["refused"]
+    what, _, command = empty["refused"]["none.gradcam"].partition(": ")
+    assert what == "not in this store" and "python -m tier quality tiny --compute" in command
+    done = runner.invoke(cli.app, [*shlex.split(command)[3:], "--here"])  # the command as it is printed
+    assert done.exit_code == 0, done.output
+    shown = json.loads(runner.invoke(cli.app, [*asked, "--json"]).stdout)
+    assert shown["defenses"].keys() == {"none"} and shown["defenses"]["none"].keys() == {"gradcam"}
+    assert "none.gradient" in shown["refused"] and "none.gradcam" not in shown["refused"]
+    entry = shown["defenses"]["none"]["gradcam"]
+    for group in (entry, entry["members"], entry["nonmembers"]):
+        for metric in ("faithfulness_correlation", "faithfulness_estimate", "pointing_game", "mask_mass", "mask_iou"):
+            of = group[metric]
+            for name in ("mean", "random", "edges"):
+                low, high = of["interval" if name == "mean" else f"{name}_interval"]
+                assert low <= of[name] <= high
+    assert entry["sufficiency"]["random"] == pytest.approx(entry["chance"]) and entry["images"] == 24
+    monkeypatch.setattr(cli.out, "_width", 200)
+    printed = runner.invoke(cli.app, asked).output
+    assert f"{entry['mask_mass']['mean']:.3f} [" in printed and "independent noise" in printed
+    assert "Missing: none.gradient" in printed
+    lines = runner.invoke(cli.app, [*asked, "--markdown"]).output.splitlines()
+    assert lines[0] == "| explainer | defense | metric | mean | random | edges | members | non-members | n |"
+    assert len(lines) == 2 + len(JUDGED)
 
 
 @pytest.mark.parametrize(

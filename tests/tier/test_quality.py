@@ -2,7 +2,10 @@
 
 import math
 import sys
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,9 +15,10 @@ from scipy.stats import pearsonr
 from torch import Tensor, nn
 
 from tests.tier import toys
-from tier import quality
-from tier.config import Quality
+from tier import experiment, quality
+from tier.config import Experiment, Model, Quality
 from tier.quality import chance, distances, drops, localisation, pearson, shares, steps, subsets, sufficiency
+from tier.store import Store
 from tier.summary import JUDGED
 
 SMALL = Quality(runs=12, subset_size=40, features_in_step=24, threshold=0.9)
@@ -114,11 +118,11 @@ def test_quantus_as_the_engine() -> None:
     of, stack = subjects(), maps()
     stack[3] = 0.0
     settings = Quality.model_validate({**dict(SMALL), "engine": "quantus"})
-    state = np.random.get_state()[1].tolist()  # noqa: NPY002
+    state = repr(np.random.get_state())  # noqa: NPY002
     mode = of.model.training
     first, _ = quality.measure(of, stack, np.zeros((6, 12)), settings)
     again, _ = quality.measure(of, stack, np.zeros((6, 12)), settings)
-    assert np.random.get_state()[1].tolist() == state and of.model.training == mode  # noqa: NPY002
+    assert repr(np.random.get_state()) == state and of.model.training == mode  # noqa: NPY002
     ours, _ = quality.measure(of, stack, quality.probe(of, SMALL).fallen, SMALL)
     assert list(ours) == list(first)
     for name, values in first.items():
@@ -390,3 +394,57 @@ def test_a_model_that_cannot_be_folded_is_asked_in_fp32() -> None:
 
     assert quality.inference_of(Branching().eval(), Quality()) == "fp32"
     assert quality.inference_of(toys.net(), Quality()) == "folded"
+
+
+# ---- the stages
+
+
+def tiny(**settings: Any) -> Experiment:
+    """A run of seconds with 40 members; 6 of them and 6 non-members are judged."""
+    small = {
+        "data.signs.classes": 4, "data.signs.images": 400, "data.image_size": 16, "split.target_train": 40,
+        "split.target_test": 40, "split.shadow_train": 0, "split.shadow_test": 0, "train.epochs": 2,
+        "train.threads": 1, "train.batch_size": 20, "quality.images": 6, "quality.runs": 10,
+        "quality.subset_size": 60, "quality.features_in_step": 48, "explain.name": "gradcam",
+    }  # fmt: skip
+    return Experiment(model=Model(width=4)).set(small | settings)
+
+
+def test_the_stage_judges_the_stored_maps_beside_controls_that_explainers_share(tmp_path: Path) -> None:
+    store, e = Store(str(tmp_path)), tiny()
+    found = experiment.ensure(store, "quality", e)
+    frame = found.frame("scores.parquet")
+    columns = [f"{name}{suffix}" for suffix in ("", "_random", "_edges") for name in JUDGED]
+    assert set(frame) == {"index", "member", "label", "correct", *columns}
+    assert frame["member"].tolist() == [True] * 6 + [False] * 6
+    assert found.metrics["images"] == 12 and found.metrics["refused"] == {} and found.metrics["inference"] == "folded"
+    assert set(found.metrics["sweeps"]) == {"map", "random", "edges"}
+
+    source = experiment.dataset(e.data)
+    held = experiment.ensure(store, "maps", e).arrays("maps.safetensors")
+    places = [list(held["index"]).index(index) for index in frame["index"]]
+    maps_of, masks = held["gradcam"][places], source.masks[frame["index"]]  # type: ignore[index]
+    for place, row in enumerate(frame.to_dict("records")):
+        if not math.isnan(row["mask_mass"]):
+            inside = float(np.abs(maps_of[place])[masks[place]].sum() / np.abs(maps_of[place]).sum())
+            assert row["mask_mass"] == pytest.approx(inside, rel=1e-4)
+        assert row["mask_mass_random"] == pytest.approx(masks[place].mean())
+    model = experiment.model_of(store, e)
+    x, y = torch.from_numpy(source.images[frame["index"]]), torch.from_numpy(source.labels[frame["index"]])
+    plain = quality.estimate(model, x, y, maps_of, e.quality)
+    np.testing.assert_allclose(frame["faithfulness_estimate"], plain, atol=1e-3)  # folded against fp32
+
+    experiment.ensure(store, "quality", tiny(**{"explain.name": "gradient"}))
+    assert len(store.ls("probes")) == 1 and len(store.ls("quality")) == 2
+    other = experiment.pin(store, tiny(**{"quality.threshold": 0.5}))
+    assert experiment.key("quality", other) != found.key
+
+
+def test_data_without_masks_are_refused_localisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = experiment.dataset(tiny().data)
+    monkeypatch.setattr(experiment, "dataset", lambda *args: replace(source, masks=None))
+    found = experiment.ensure(Store(str(tmp_path)), "quality", tiny())
+    assert found.metrics["refused"] == dict.fromkeys(quality.LOCALISATION, quality.NO_MASKS)
+    frame = found.frame("scores.parquet")
+    assert not [name for name in frame if str(name).startswith(("pointing", "mask"))]
+    assert frame["faithfulness_estimate"].notna().any()

@@ -19,6 +19,7 @@ from tier.presets import Preset
 from tier.stats import gap_interval, seed_interval
 from tier.store import Store
 from tier.summary import (
+    JUDGED,
     LEAK,
     LEAVES,
     UTILITY,
@@ -36,6 +37,9 @@ from tier.summary import (
     fidelity_runs,
     markdown,
     part_rows,
+    quality,
+    quality_rows,
+    quality_runs,
     rows,
     seeds_report,
     summarize,
@@ -701,3 +705,79 @@ class TestSummarize:
         assert rows(made, LEAK)[0] == ["defense", *LEAK]
         assert markdown(made).count("\n") == 3
         assert rows({}) == [header]
+
+
+# ---- quality of maps
+
+
+def judged_scores(seed: int, n: int = 30, masked: bool = True) -> pd.DataFrame:
+    """A scores.parquet of the stage `quality`: every fifth score, and noise under sufficiency, undefined."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"index": np.arange(n), "member": np.arange(n) < n // 2, "label": 0, "correct": True})
+    for place, metric in enumerate(JUDGED):
+        for suffix in ("", "_random", "_edges"):
+            if masked or metric.startswith(("faith", "suff")):
+                values = rng.normal(place + seed, 0.1, n)
+                values[::5] = np.nan
+                frame[metric + suffix] = values.astype(np.float32)
+    return frame.assign(sufficiency_random=np.float32(np.nan))
+
+
+def store_judged(store: Store, defense: str, seed: int, scores: pd.DataFrame, **refused: str) -> None:
+    e = PRESET.run(defense, seed).set({"explain.name": "gradcam"})
+    metrics = {"refused": refused, "sweeps": {"map": {"threshold": [0.6]}}, "chance": 0.1, "notes": [f"note {seed}"]}
+    store.write("quality", experiment.key("quality", e), {"scores.parquet": scores}, {"metrics": metrics})
+
+
+def test_quality_against_a_loop(store: Store) -> None:
+    tables = {seed: judged_scores(seed) for seed in (0, 1)}
+    for seed, scores in tables.items():
+        store_judged(store, "none", seed, scores)
+    made = quality(store, PRESET, seeds=[0, 1])
+    assert set(made) == {"none"} and set(made["none"]) == {"gradcam"}
+    entry = made["none"]["gradcam"]
+    assert entry["seeds"] == [0, 1] and entry["images"] == 60 and entry["chance"] == 0.1
+    assert entry["notes"] == {"0": ["note 0"], "1": ["note 1"]}
+    assert entry["settings"] == {"threshold": 0.6, "distance": "seuclidean"}
+    for group, of in {None: entry, True: entry["members"], False: entry["nonmembers"]}.items():
+        rows_of = [t if group is None else t[t["member"] == group] for t in tables.values()]
+        assert of["refused"] == {"sufficiency.random": "not defined for any of these images"}
+        for metric in JUDGED:
+            assert set(of[metric]) == {
+                "mean", "interval", "random", "random_interval", "edges", "edges_interval", "n"
+            }  # fmt: skip
+            assert of[metric]["n"] == sum(len(t) for t in rows_of) * 4 // 5
+            for name, suffix in {"mean": "", "random": "_random", "edges": "_edges"}.items():
+                bounds = of[metric]["interval" if name == "mean" else f"{name}_interval"]
+                if (metric, name) == ("sufficiency", "random"):
+                    assert of[metric][name] is bounds is None
+                    continue
+                expected = np.mean([[v for v in t[metric + suffix] if v == v] for t in rows_of], axis=1).mean()
+                assert of[metric][name] == pytest.approx(float(expected), rel=1e-5)
+                assert bounds[0] < of[metric][name] < bounds[1]
+    json.dumps(made, allow_nan=False)
+    header, *body = quality_rows(made)
+    assert header == ["explainer", "defense", "metric", "mean", "random", "edges", "members", "non-members", "n"]
+    assert [row[2] for row in body] == list(JUDGED) and body[2][4] == "-" and body[0][8] == "48"
+
+
+def test_quality_without_masks_and_without_a_seed_says_so(store: Store) -> None:
+    store_judged(store, "tier_full", 0, judged_scores(0, masked=False), pointing_game="no masks")
+    entry = quality(store, PRESET, ["tier_full"], ["gradcam"], [0, 7])["tier_full"]["gradcam"]
+    assert entry["pointing_game"]["mean"] is entry["pointing_game"]["interval"] is None
+    assert entry["pointing_game"]["n"] == 0 and entry["mask_mass_positive"]["edges"] is None
+    assert entry["refused"]["pointing_game"] == "no masks"
+    assert entry["refused"]["seeds"] == "not in this store: 7" and "intervals over seeds" in entry["refused"]
+    assert entry["faithfulness_correlation"]["n"] == 24
+    assert quality(store, PRESET, ["none"]) == {}
+
+
+def test_quality_runs_are_every_defense_and_explainer_of_the_first_seed() -> None:
+    runs = list(quality_runs(PRESET))
+    assert [(d, x, s) for d, x, s, _ in runs] == [
+        (d.name, x, 0) for d in PRESET.defenses for x in PRESET.explainers
+    ]  # fmt: skip
+    (only,) = quality_runs(PRESET, ["none"], ["lime"], [4], {"quality.runs": 7})
+    assert (only[3].explain.name, only[3].train.seed, only[3].quality.runs) == ("lime", 4, 7)
+    with pytest.raises(ValueError, match="no explainer named 'saliency'"):
+        list(quality_runs(PRESET, explainers=["saliency"]))
