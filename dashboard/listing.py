@@ -114,8 +114,9 @@ def matched(frame: pd.DataFrame) -> None:
     components.download(frame, "matched_accuracy")
 
 
-def at_accuracy(table: pd.DataFrame) -> None:
+def at_accuracy(table: pd.DataFrame, against: str) -> None:
     """Each defense's least leaking setting at an accuracy; `table` as from `tables.at_accuracy`, with `overhead`."""
+    tier = words.label(against)
     names = {True: "yes", False: "no"}
     columns = ["defense", "setting_text", "test_accuracy", "leak", "low", "high", "difference", "difference_low"]
     columns += ["difference_high", "clear", "overhead", "of", "seeds", "epsilon", "delta"]
@@ -135,7 +136,7 @@ def at_accuracy(table: pd.DataFrame) -> None:
             "leak": NUMBER("Leak", format="%.3f", help="The larger of audit and gap attack, mean over its seeds."),
             "low": NUMBER("Leak, low", format="%.3f", help="95 %, the widest over the seeds."),
             "high": NUMBER("Leak, high", format="%.3f"),
-            "difference": NUMBER("Against TIER Full", format="%+.3f", help="Below 0: it leaks less than TIER Full."),
+            "difference": NUMBER(f"Against {tier}", format="%+.3f", help=f"Below 0: it leaks less than {tier}."),
             "difference_low": NUMBER("Low", format="%+.3f", help="95 % interval of the difference."),
             "difference_high": NUMBER("High", format="%+.3f"),
             "clear": TEXT("Clearly different", help="Whether that interval excludes 0."),

@@ -57,6 +57,16 @@ class View:
         points = self.points if self.measure == "audit" else self.points.head(0)
         return tables.trails(points, shown, self.preset.seeds[0])
 
+    @cached_property
+    def rivals(self) -> pd.DataFrame:
+        """What TIER has to beat, of everything stored."""
+        return tables.alternatives(self.runs, self.paths)
+
+    @cached_property
+    def matched(self) -> pd.DataFrame:
+        """Each stored TIER run beside the rivals of its accuracy."""
+        return tables.matched(self.runs, self.rivals)
+
     def settings(self, **extra: object) -> str:
         """The settings line of what is shown."""
         return components.settings_line(
@@ -112,8 +122,7 @@ def plane(view: View) -> None:
     names = _names(view)
     chosen = state.peek("run", names, names[0])
     state.ready("run", chosen)
-    rivals = tables.alternatives(view.points, view.stopped)
-    frontier = tables.frontier(view.points, rivals)
+    frontier = tables.frontier(view.points, tables.alternatives(view.points, view.stopped))
     shown = pd.concat([part for part in (view.points, view.stopped) if len(part)] or [view.points])
     ring = shown[shown["text"] == chosen]
     if not len(view.points):
@@ -123,7 +132,7 @@ def plane(view: View) -> None:
         figures.leak(view.points, view.stopped, frontier, ring, view.trails, view.measure),
         shown.drop(columns=["setting"]),
         name=NAME,
-        takeaway=_takeaway(view, rivals, frontier),
+        takeaway=_takeaway(view, frontier),
         meaning=_meaning(view),
         settings=view.settings(
             leak=_measured_by(view), audit=components.audit_text(view.preset) if view.measure == "audit" else None,
@@ -136,12 +145,11 @@ def plane(view: View) -> None:
         _without_attacks(view, missing)
 
 
-def _takeaway(view: View, rivals: pd.DataFrame, frontier: pd.DataFrame) -> str:
-    held = words.frontier(frontier)
+def _takeaway(view: View, frontier: pd.DataFrame) -> str:
     if view.measure != "audit":
         return words.best_attack(view.points, view.measure)
-    matched = tables.matched(view.points, rivals)
-    return " ".join(part for part in (words.leak(matched, len(rivals)), held) if part)
+    told = words.leak(view.matched, len(view.rivals)), words.frontier(frontier)
+    return " ".join(part for part in told if part)
 
 
 def _meaning(view: View) -> str:
@@ -268,12 +276,14 @@ def equal_accuracy(view: View) -> None:
     st.subheader("At equal accuracy", anchor=False)
     choices = tables.options(view.runs, view.paths)
     accuracy, whose = _choose_accuracy(view)
-    table = tables.at_accuracy(choices, accuracy, TOLERANCE)
+    able = set(tables.at_accuracy(choices, accuracy, TOLERANCE)["defense"])
+    against = "tier_full" if "tier_full" in able or "tier_reg" not in able else "tier_reg"
+    table = tables.at_accuracy(choices, accuracy, TOLERANCE, against)
     table = table.merge(
         loaders.overheads(view.preset)[["model", "value"]].rename(columns={"value": "overhead"}), "left", on="model"
     )
-    st.markdown(words.at_accuracy(table, accuracy), width=theme.TEXT_WIDTH)
-    listing.at_accuracy(table)
+    st.markdown(words.at_accuracy(table, accuracy, against), width=theme.TEXT_WIDTH)
+    listing.at_accuracy(table, against)
     st.markdown(
         words.flat("""Of each defense the setting that leaks least among those at least as accurate, to within 2 points:
         who needs an accuracy does not mind more. The more settings a defense has here, the luckier its best one. Leak:
@@ -288,16 +298,15 @@ def equal_accuracy(view: View) -> None:
         table, "equal_accuracy",
     )  # fmt: skip
     with st.expander("Each TIER run beside its rivals", icon=":material/table_rows:"):
-        rivals = tables.alternatives(view.runs, view.paths)
         st.markdown(
             words.flat(f"""For each TIER run: the rivals without TIER, stopped early or not, that are at least as
             accurate to within 2 points. A positive advantage means that TIER leaks less than the best of them.
-            {words.fairness(rivals)}"""),
+            {words.fairness(view.rivals)}"""),
             width=theme.TEXT_WIDTH,
         )
         if note := words.gap(view.runs):
             st.markdown(note, width=theme.TEXT_WIDTH)
-        listing.matched(tables.matched(view.runs, rivals))
+        listing.matched(view.matched)
 
 
 def _choose_accuracy(view: View) -> tuple[float, str]:

@@ -134,6 +134,15 @@ def test_the_table_at_equal_accuracy_follows_the_accuracy(open_page: Open, compa
     assert "at a test accuracy of 0.20, to within 2 points, or more" in texts(low)
 
 
+def test_without_tier_full_the_others_are_held_against_reg_only(open_page: Open, shipped_store: Path) -> None:
+    test = open_page("tradeoff", shipped_store, **{"as": "another accuracy", "accuracy": "0.64"})
+    table = test.dataframe[0].value.set_index("defense")
+    assert "TIER Full" not in table.index
+    assert len(table) > 1
+    assert table["difference"].drop("TIER Reg-only").notna().all()
+    assert "with TIER Reg-only" in texts(test)
+
+
 def test_the_training_time_is_over_plain_training(open_page: Open, compared_store: Path) -> None:
     test = open_page("tradeoff", compared_store)
     chart = charts(test)[1]
