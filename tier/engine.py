@@ -118,6 +118,7 @@ class Job:
 
 
 _JOB = TypeAdapter(Job)
+_LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \S+ \S+ [A-Z]+ ")  # what `main` has logged before a message
 _UNABLE = (ImportError, AttributeError, TypeError, ValueError)  # of a worker with other code or packages
 
 
@@ -276,12 +277,13 @@ class Client:
         progress = _read_progress(self.store, key) or _Progress()
         return pd.DataFrame([event.model_dump() for event in progress.events])
 
-    def wait(self, key: str, timeout: float | None = None, poll: float = 0.2) -> Job:
-        """Block until the job is over and return it.
+    def wait(self, key: str, timeout: float | None = None, poll: float | None = None) -> Job:
+        """Block until the job is over and return it; looked up every `poll` seconds.
 
         Raises KeyError when there is no such job, TimeoutError after `timeout` seconds.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        pause = poll or (0.2 if self.store.local else 1.0)
         while True:
             job = self.job(key)
             if job is None:
@@ -290,7 +292,7 @@ class Client:
                 return job
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"{job.stage} {key[:12]} is {job.status} after {timeout:g} seconds")
-            time.sleep(poll)
+            time.sleep(pause)
 
     def engine(self) -> dict[str, Any] | None:
         """The engine at work: `pid, started, workers, threads, scheduler, environment`; None when none serves yet."""
@@ -400,7 +402,7 @@ class Client:
         path = log_file(self.store)
         lines = path.read_text(errors="replace").split("\n") if path.exists() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
-        return f"{last} (see {path})"
+        return f"{_LOGGED.sub('', last)} (see {path})"
 
     def _keep_alive(self) -> None:
         while not self._closed.wait(BEAT):
