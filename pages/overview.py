@@ -45,7 +45,12 @@ with st.grid(3):
         "The curves of members and non-members, and whether they differ by more than chance.",
     )
     sitemap.card(
-        "train", "Turn the dials", "Train a model with your own lambda and beta and compare it with simpler defenses."
+        "train", "Turn the dials", "Train a model with your own lambda and beta and watch what it learns and leaks."
+    )
+    sitemap.card(
+        "tradeoff",
+        "Choose a defense",
+        "Accuracy against leak for TIER and nine rivals: which leaks least at the accuracy you need?",
     )
     sitemap.card(
         "divergence",

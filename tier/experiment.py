@@ -97,7 +97,14 @@ def key(stage: str, experiment: Experiment) -> str:
         raise ValueError(f"no stage named '{stage}'; there are {', '.join(STAGES)}")
     if experiment.data.fingerprint is None:
         raise ValueError("the data has not been read yet, so results have no key: run the experiment once")
-    plain = experiment.canonical()
+    return _key(stage, experiment.canonical(), tuple(map(id, STAGES.values())))
+
+
+@lru_cache(maxsize=4096)
+def _key(stage: str, plain: Experiment, stages: tuple[int, ...]) -> str:
+    """The key, remembered: many stages share their parents, and a page asks for hundreds. `stages` tells tables of
+    stages apart.
+    """
     settings = STAGES[stage].settings(plain)
     if _undecided(settings):
         raise Unmeasured(
