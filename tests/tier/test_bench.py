@@ -1,0 +1,90 @@
+"""The benchmarks' own arithmetic and output; what they measure is not for a test on a busy machine."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_attack", ROOT / "bench" / "attack.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("ratio", "target", "expected"),
+    [
+        (1.3, "<=1.3", True), (1.31, "<=1.3", False), (0.1, "<=1.3", True), (3.0, ">=3", True), (2.99, ">=3", False),
+        (9.0, ">=3", True), (float("nan"), "<=1.3", False), (float("nan"), ">=3", False),
+    ],
+)  # fmt: skip
+def test_met(bench: ModuleType, ratio: float, target: str, expected: bool) -> None:
+    assert bench.met(ratio, target) is expected
+
+
+def test_a_line_per_ratio_and_the_status_of_the_run(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {
+        "good": lambda rounds: [("a", 3.456, ">=3"), ("b", 1.0, "<=1.1")],
+        "bad": lambda rounds: [("c", 2, "<=1.3")],
+    }
+    monkeypatch.setattr(bench, "BENCHMARKS", made)
+    monkeypatch.setattr(sys, "argv", ["attack.py", "good"])
+    assert bench.main() == 0
+    assert capsys.readouterr().out.splitlines() == ["a ratio 3.46 target >=3", "b ratio 1.00 target <=1.1"]
+    monkeypatch.setattr(sys, "argv", ["attack.py"])
+    assert bench.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "c ratio 2.00 target <=1.3 MISSED"
+    assert all(re.fullmatch(r"\w+ ratio \d+\.\d\d target [<>]=[\d.]+( MISSED)?", text) for text in lines)
+    monkeypatch.setattr(sys, "argv", ["attack.py", "ugly"])
+    with pytest.raises(SystemExit):
+        bench.main()
+    assert "unknown: ugly; there are good, bad" in capsys.readouterr().err
+
+
+def test_memory_is_what_the_work_adds_and_its_peaks_are_told(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = {1000: bench.Held(400.0, 500.0), 4000: bench.Held(410.0, 540.0)}
+
+    class Here:
+        """A pool whose processes are this one."""
+
+        def __init__(self, *arguments: object, **options: object) -> None: ...
+
+        def __enter__(self) -> "Here":
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def submit(self, function: object, count: int) -> "Here":
+            self.count = count
+            return self
+
+        def result(self) -> object:
+            return held[self.count]
+
+    monkeypatch.setattr(bench, "ProcessPoolExecutor", Here)
+    assert bench.memory(1) == [("memory_added_4000_over_1000", pytest.approx(1.3), "<=1.3")]
+    assert capsys.readouterr().err.splitlines() == [
+        "memory of 1,000 images: peak 500 MB, 100 MB of it added by the work",
+        "memory of 4,000 images: peak 540 MB, 130 MB of it added by the work",
+    ]
+
+
+def test_memory_of_a_process_is_read(bench: ModuleType) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc")
+    assert 10 < bench.resident("VmRSS") <= bench.resident("VmHWM") + 1
