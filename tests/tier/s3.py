@@ -36,6 +36,7 @@ class Server:
             assert self._process.poll() is None, "the S3 server has ended"
             assert time.monotonic() < end, "the S3 server does not answer"
             time.sleep(0.1)
+        fsspec.filesystem("s3", **self._settings()).mkdir("bucket")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,11 +61,9 @@ class Server:
         for name, value in self.environ.items():
             patch.setenv(name, value)
 
-    def bucket(self) -> str:
-        """The URL of a new store in a new bucket."""
-        name = f"bucket-{next(_numbers)}"
-        fsspec.filesystem("s3", **self._settings(), skip_instance_cache=True).mkdir(name)
-        return f"s3://{name}/store"
+    def place(self) -> str:
+        """The URL of a new store in the server's bucket."""
+        return f"s3://bucket/store-{next(_numbers)}"
 
     def _settings(self) -> dict[str, str]:
         return {"endpoint_url": self.url, **ACCESS}

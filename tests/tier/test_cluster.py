@@ -28,6 +28,7 @@ from tier.config import Defense, Tier
 from tier.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
+EPOCHS = 7
 
 
 # ---- settings
@@ -264,7 +265,7 @@ def shared(dask: Cluster, server: s3.Server, monkeypatch: pytest.MonkeyPatch, tm
     server.use(monkeypatch)
     for name, value in (dask.environ | {"XDG_CACHE_HOME": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
-    return Store(server.bucket())
+    return Store(server.place())
 
 
 @pytest.mark.engine
@@ -273,7 +274,7 @@ def test_everything_goes_away_once_and_nothing_is_lost_or_computed_twice(
 ) -> None:
     """A worker killed, the store silent, the scheduler killed and started again, in the midst of a sweep."""
     house = House(shared.url, [], runner=RUNNER)  # type: ignore[arg-type]
-    points = [experiment(seed=seed, epochs=10, seconds=0.5) for seed in range(6)]
+    points = [experiment(seed=seed, epochs=EPOCHS, seconds=0.5) for seed in range(6)]
     keys = [house.client.submit("report", point, priority="sweep") for point in points]
 
     key, worker = until(lambda: at_work(shared, journal, keys), 120, "the third epoch of a point")
@@ -281,7 +282,7 @@ def test_everything_goes_away_once_and_nothing_is_lost_or_computed_twice(
     until(lambda: goes_on(shared, key), 60, "another worker")
 
     server.pause()
-    time.sleep(5)
+    time.sleep(4)
     server.go_on()
     until(lambda: any(finished(house, keys)), 90, "a result")
 
@@ -297,7 +298,7 @@ def test_everything_goes_away_once_and_nothing_is_lost_or_computed_twice(
     assert sorted(result.key for result in shared.ls("report")) == sorted(keys)
     assert shared.verify() == [] and shared.damaged() == []
     kept = Counter(noted(journal))
-    wanted = {(point.train.seed, number) for point in points for number in range(1, 11)}
+    wanted = {(point.train.seed, number) for point in points for number in range(1, EPOCHS + 1)}
     assert set(kept) <= wanted and max(kept.values()) == 1, "an epoch was computed anew although it had been kept"
     assert len(wanted - set(kept)) <= 3  # a kill between keeping an epoch and noting it
     assert shared.list_json("requests") == []

@@ -1,6 +1,7 @@
 """The store: what was written is read back or reported, whoever is killed, and whoever else writes."""
 
 import errno
+import functools
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def s3_server() -> Iterator[s3.Server]:
 def remote(s3_server: s3.Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store on S3."""
     s3_server.use(monkeypatch)
-    return Store(s3_server.bucket())
+    return Store(s3_server.place())
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -861,7 +862,7 @@ def away(remote: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Store
         monkeypatch.setitem(fsspec.config.conf, "s3", {**fsspec.config.conf["s3"], **quick})
         monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
         monkeypatch.setattr(store_module, "_ANSWER", 1.0)
-        yield Store(server.bucket()), server
+        yield Store(server.place()), server
         server.go_on()
 
 
@@ -937,12 +938,29 @@ def test_an_answer_that_was_lost_is_looked_up(remote: Store) -> None:
     assert not files.create("leases/a@1.json", b"other")
 
 
-def test_a_large_file_is_created_once(remote: Store) -> None:
-    """Above 100 MB s3fs uploads in parts, which the server puts together on condition."""
-    large = bytes(101 * 2**20)
+def test_a_large_file_is_created_once(remote: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From two chunks on, 100 MB unless this test makes them small, s3fs uploads in parts, which the server puts
+    together on condition.
+    """
+    kind = fsspec.get_filesystem_class("s3")
+    monkeypatch.setattr(kind, "_pipe_file", functools.partialmethod(kind._pipe_file, chunksize=5 * 2**20))
+    begun = []
+    monkeypatch.setattr(kind, "_call_s3", recorded(kind._call_s3, begun))
+    large = bytes(11 * 2**20)
     assert remote._files.create("train/large", large)
     assert not remote._files.create("train/large", b"small")
+    assert begun.count("complete_multipart_upload") == 1
     assert remote._files.entries("train")["large"].size == len(large)
+
+
+def recorded(call: Callable[..., Awaitable[object]], names: list[str]) -> Callable[..., Awaitable[object]]:
+    """The same call, which notes the name of what is asked."""
+
+    async def noting(self: object, name: str, *arguments: object, **more: object) -> object:
+        names.append(name)
+        return await call(self, name, *arguments, **more)
+
+    return noting
 
 
 def test_mistakes_of_a_remote_store_are_told_at_once(remote: Store, monkeypatch: pytest.MonkeyPatch) -> None:
