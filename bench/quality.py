@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -60,46 +61,76 @@ def passing(forward: Forward, rows: Tensor, passes: int) -> None:
             forward(rows)
 
 
-def against(metric: str, passes: int, ours: Callable[..., object], rounds: int) -> list[Result]:
-    """One metric of ROWS images against the bare passes and against Quantus; `ours(model, x, y, maps, kind)`."""
+def against(
+    name: str, passes: int, ours: Callable[..., object], theirs: Callable[..., object], rounds: int
+) -> list[Result]:
+    """What `ours(model, x, y, maps, forward)` takes for ROWS images against the bare passes and against Quantus."""
     model, x, y, maps = subjects(ROWS)
-    theirs, data = quality.quantus_metrics(SETTINGS)[metric], as_quantus_takes_it(x, y, maps)
-    rows = as_pixels(x)
+    data, rows = as_quantus_takes_it(x, y, maps), as_pixels(x)
     speed = images_per_second(model, rows)
     quick = max(speed, key=lambda each: speed[each])
     kinds: list[InferenceKind] = list(dict.fromkeys(("fp32", SETTINGS.inference, quick)))
-    bare = {kind: fast(model, kind) for kind in kinds}
     sides: dict[str, Callable[[], object]] = {"quantus": lambda: theirs(model=model, **data)}
     for kind in kinds:
-        sides[f"ours {kind}"] = lambda kind=kind: ours(model, x, y, maps, kind)  # type: ignore[misc]
-        sides[f"bare {kind}"] = lambda kind=kind: passing(bare[kind], rows, passes)  # type: ignore[misc]
-    seconds = median_seconds(sides, rounds, time.process_time)
+        forward = fast(model, kind)
+        sides[f"ours {kind}"] = partial(ours, model, x, y, maps, forward)
+        sides[f"bare {kind}"] = partial(passing, forward, rows, passes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seconds = median_seconds(sides, rounds, time.process_time)
     return [
         *(
-            (f"{metric}_{kind}_over_forward_passes", seconds[f"ours {kind}"] / seconds[f"bare {kind}"], "<=1.3")
+            (f"{name}_{kind}_over_forward_passes", seconds[f"ours {kind}"] / seconds[f"bare {kind}"], "<=1.3")
             for kind in ("fp32", SETTINGS.inference)
         ),
-        (f"{metric}_{quick}_against_quantus", seconds["quantus"] / seconds[f"ours {quick}"], ">=3"),
+        (f"{name}_{quick}_against_quantus", seconds["quantus"] / seconds[f"ours {quick}"], ">=3"),
     ]
 
 
+ESTIMATE_PASSES = -(-FEATURES // SETTINGS.features_in_step)
+
+
 def correlation(rounds: int) -> list[Result]:
-    """Faithfulness Correlation, its draws included."""
+    """Faithfulness Correlation of one map per image, its draws included."""
 
-    def ours(model: nn.Module, x: Tensor, y: Tensor, maps: NDArray[np.float32], kind: InferenceKind) -> object:
+    def ours(model: nn.Module, x: Tensor, y: Tensor, maps: NDArray[np.float32], forward: Forward) -> object:
         sets = quality.subsets(range(len(x)), FEATURES, SETTINGS)
-        return quality.correlation(maps, sets, quality.drops(model, x, y, sets, SETTINGS.baseline, kind))
+        return quality.correlation(maps, sets, quality.drops(model, x, y, sets, SETTINGS.baseline, forward))
 
-    return against("faithfulness_correlation", SETTINGS.runs + 1, ours, rounds)
+    theirs = quality.quantus_metrics(SETTINGS)["faithfulness_correlation"]
+    return against("faithfulness_correlation", SETTINGS.runs + 1, ours, theirs, rounds)
 
 
 def estimate(rounds: int) -> list[Result]:
-    """Faithfulness Estimate, its sorting included."""
+    """Faithfulness Estimate of one map per image, its sorting included."""
 
-    def ours(model: nn.Module, x: Tensor, y: Tensor, maps: NDArray[np.float32], kind: InferenceKind) -> object:
-        return quality.estimate(model, x, y, maps, SETTINGS, kind)
+    def ours(model: nn.Module, x: Tensor, y: Tensor, maps: NDArray[np.float32], forward: Forward) -> object:
+        return quality.estimate(model, x, y, maps, SETTINGS, forward)
 
-    return against("faithfulness_estimate", -(-FEATURES // SETTINGS.features_in_step) + 1, ours, rounds)
+    theirs = quality.quantus_metrics(SETTINGS)["faithfulness_estimate"]
+    return against("faithfulness_estimate", ESTIMATE_PASSES + 1, ours, theirs, rounds)
+
+
+def judged(rounds: int) -> list[Result]:
+    """All three metrics of a map and of both controls, as they are stored: random sets are asked about once for all."""
+
+    def ours(model: nn.Module, x: Tensor, y: Tensor, maps: NDArray[np.float32], forward: Forward) -> object:
+        predicted = forward(as_pixels(x)).argmax(1).detach().cpu().numpy()
+        sets = quality.subsets(range(len(x)), FEATURES, SETTINGS)
+        fallen = quality.drops(model, x, y, sets, SETTINGS.baseline, forward)
+        return [
+            (
+                quality.correlation(stack, sets, fallen),
+                quality.estimate(model, x, y, stack, SETTINGS, forward),
+                quality.sufficiency(stack, predicted, SETTINGS.threshold, SETTINGS.distance),
+            )
+            for stack in (maps, quality.noise_maps(range(len(x)), 32, 32, 0), quality.edge_maps(x))
+        ]
+
+    def theirs(**data: Any) -> object:
+        return [of(**data) for of in quality.quantus_metrics(SETTINGS).values() for _ in range(3)]
+
+    return against("map_and_controls", SETTINGS.runs + 1 + 3 * (ESTIMATE_PASSES + 1), ours, theirs, rounds)
 
 
 @contextmanager
@@ -133,6 +164,7 @@ def difference(rounds: int) -> list[Result]:
 BENCHMARKS: dict[str, Callable[[int], Sequence[Result]]] = {
     "correlation": correlation,
     "estimate": estimate,
+    "judged": judged,
     "difference": difference,
 }
 

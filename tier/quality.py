@@ -73,22 +73,22 @@ def drops(
     y: Tensor,
     sets: NDArray[np.integer[Any]],
     baseline: Baseline = "black",
-    inference: InferenceKind = "fp32",
+    forward: Forward | None = None,
     progress: Progress = _silent,
 ) -> Array:
     """By how much the logit of class `y` falls when a set of features is replaced, `(N, K)`.
 
     `x` is `(N, C, H, W)`, uint8 or in [0, 1], `y` `(N,)`, `sets` `(N, K, S)` indices into an image laid out as
-    `C * H * W`; an index may repeat within a set. The model is evaluated and left as found. Raises ValueError as
-    `tier.inference.fast`.
+    `C * H * W`; an index may repeat within a set. `forward` is the model's forward pass as `tier.inference.fast` gives
+    it; None: the model itself. The model is evaluated and left as found.
     """
     where = next(model.parameters()).device
-    forward, out = fast(model, inference), np.empty(sets.shape[:2])
+    run, out = forward or model, np.empty(sets.shape[:2])
     with inspecting(model), torch.inference_mode():
         for start in range(0, len(x), ROWS):
             part = slice(start, start + ROWS)
             asked = torch.from_numpy(sets[part]).to(where)
-            out[part] = _fallen(forward, as_pixels(x[part].to(where)), y[part].to(where), asked, baseline).cpu().numpy()
+            out[part] = _fallen(run, as_pixels(x[part].to(where)), y[part].to(where), asked, baseline).cpu().numpy()
             progress(min(1.0, (start + ROWS) / len(x)))
     return out
 
@@ -151,7 +151,7 @@ def estimate(
     y: Tensor,
     maps: Maps,
     settings: Quality,
-    inference: InferenceKind = "fp32",
+    forward: Forward | None = None,
     progress: Progress = _silent,
 ) -> Array:
     """Faithfulness Estimate `(N,)`: Pearson's between the map summed over each step and the logit's fall without it.
@@ -160,7 +160,7 @@ def estimate(
     former ones. Ties go by pixel index. NaN where the map is degenerate or either side does not vary.
     """
     sets, sums = steps(maps, x.shape[1], settings.features_in_step)
-    fallen = drops(model, x, y, sets, settings.baseline, inference, progress)
+    fallen = drops(model, x, y, sets, settings.baseline, forward, progress)
     return np.where(degenerate(maps), np.nan, pearson(sums, fallen))
 
 
@@ -406,8 +406,8 @@ def probe(of: Subjects, settings: Quality, progress: Progress = _silent) -> Prob
     fallen = np.zeros((len(of.rows), settings.runs))
     if settings.engine == "fast":
         sets = subsets(of.rows, math.prod(of.x.shape[1:]), settings)
-        kind = inference_of(of.model, settings)
-        fallen = drops(of.model, of.x, of.y, sets, settings.baseline, kind, lambda done: progress(0.6 * done))
+        forward = fast(of.model, inference_of(of.model, settings))
+        fallen = drops(of.model, of.x, of.y, sets, settings.baseline, forward, lambda done: progress(0.6 * done))
     maps = {"random": noise_maps(of.rows, of.x.shape[2], of.x.shape[3], settings.seed), "edges": edge_maps(of.x)}
     columns: Frame = {}
     sweeps: dict[str, dict[str, list[float | None]]] = {}
@@ -436,8 +436,8 @@ def measure(
     if settings.engine == "fast":
         sets = subsets(of.rows, math.prod(of.x.shape[1:]), settings)
         found["faithfulness_correlation"] = correlation(maps, sets, fallen)
-        kind = inference_of(of.model, settings)
-        found["faithfulness_estimate"] = estimate(of.model, of.x, of.y, maps, settings, kind, progress)
+        forward = fast(of.model, inference_of(of.model, settings))
+        found["faithfulness_estimate"] = estimate(of.model, of.x, of.y, maps, settings, forward, progress)
     near = sufficiency(maps, of.predicted, settings.threshold, settings.distance)
     found |= {"sufficiency": near.values, "sufficiency_quantus": near.quantus}
     if settings.engine == "quantus":
