@@ -174,8 +174,8 @@ class TestEqualBitForBit:
 
 class TestDefenses:
     def test_terms_and_registry(self) -> None:
-        with pytest.raises(ValueError, match="no defense named 'memguard'; there are none, augmentation"):
-            defenses.build(Defense.model_construct(name="memguard"))
+        with pytest.raises(ValueError, match="no defense named 'magic'; there are none, augmentation"):
+            defenses.build(Defense.model_construct(name="magic"))
         assert isinstance(defenses.build(Defense(name="tier_reg")), TierDefense)
         assert defenses.build(Defense(name="none")).augmentation is None
         assert defenses.build(Defense(name="tier_reg")).augmentation is None
@@ -198,14 +198,14 @@ class _Spy(defenses.Defense):
 
     def __init__(self, losses: list[float] | None = None) -> None:
         super().__init__()
-        self.batches: list[tuple[Tensor, Tensor]] = []
+        self.noted: list[tuple[Tensor, Tensor]] = []
         self.losses = losses
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, epoch: int) -> dict[str, Tensor]:
-        self.batches.append((x.clone(), y.clone()))
+        self.noted.append((x.clone(), y.clone()))
         terms = super().loss(model, x, y, epoch)
         if self.losses is not None:
-            terms["loss"] = terms["loss"] * self.losses[len(self.batches) - 1]
+            terms["loss"] = terms["loss"] * self.losses[len(self.noted) - 1]
         return terms
 
 
@@ -223,7 +223,7 @@ class TestDiverged:
         hooks = Hooks(checkpoint=lambda state: checkpoints.append(state.epoch), cancelled=cancelled)
         with pytest.raises(Diverged, match=r"diverged in epoch 2, batch 2 \(loss") as error:
             fit(data, state, spy, QUICK, hooks)
-        assert len(spy.batches) == 5
+        assert len(spy.noted) == 5
         assert checkpoints == [1]
         assert all(torch.equal(weight, after[-1][name]) for name, weight in state.model.named_parameters())
         assert "learning_rate below 0.01" in str(error.value)
@@ -272,7 +272,7 @@ class TestCancelled:
         data, spy, asked = problem(), _Spy(), itertools.count()
         with pytest.raises(Cancelled, match=f"epoch {after // 3 + 1}, batch {after % 3 + 1}"):
             fit(data, start(data, SMALL, QUICK), spy, QUICK, Hooks(cancelled=lambda: next(asked) >= after))
-        assert len(spy.batches) == after
+        assert len(spy.noted) == after
 
 
 class TestBatches:
@@ -288,16 +288,16 @@ class TestBatches:
         data.members[:, 0, 0, 0] = torch.arange(count, dtype=torch.uint8)  # names the image
         train = QUICK.model_copy(update={"batch_size": size, "epochs": 1})
         fit(data, start(data, SMALL, train), spy, train)
-        assert [len(x) for x, _ in spy.batches] == expected
-        seen = torch.cat([(x[:, 0, 0, 0] * 255).round().long() for x, _ in spy.batches])
+        assert [len(x) for x, _ in spy.noted] == expected
+        seen = torch.cat([(x[:, 0, 0, 0] * 255).round().long() for x, _ in spy.noted])
         assert sorted(seen.tolist()) == list(range(count))
-        assert torch.equal(torch.cat([y for _, y in spy.batches]), data.member_labels[seen])
+        assert torch.equal(torch.cat([y for _, y in spy.noted]), data.member_labels[seen])
 
     def test_every_epoch_has_its_own_order(self) -> None:
         data, spy = problem(), _Spy()
         data.members[:, 0, 0, 0] = torch.arange(24, dtype=torch.uint8)
         fit(data, start(data, SMALL, QUICK), spy, QUICK)
-        orders = [torch.cat([x[:, 0, 0, 0] for x, _ in spy.batches[i : i + 3]]).tolist() for i in (0, 3, 6)]
+        orders = [torch.cat([x[:, 0, 0, 0] for x, _ in spy.noted[i : i + 3]]).tolist() for i in (0, 3, 6)]
         assert orders[0] != orders[1] != orders[2] != orders[0]
 
     def test_one_image_is_refused(self) -> None:

@@ -60,8 +60,6 @@ REGISTRY: dict[str, Callable[[config.Defense], Defense]] = {
 
 def build(settings: config.Defense) -> Defense:
     """The defense of a config; raises ValueError listing the registered names for an unknown one."""
-    if not settings.acts():
-        return _plain(settings)
     if settings.name not in REGISTRY:
         raise ValueError(f"no defense named '{settings.name}'; there are {', '.join(REGISTRY)}")
-    return REGISTRY[settings.name](settings)
+    return REGISTRY[settings.name](settings) if settings.acts() else _plain(settings)
