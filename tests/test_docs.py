@@ -16,7 +16,9 @@ from tier.summary import (
     fidelity,
     fidelity_rows,
     markdown,
+    part_rows,
     summarize,
+    variant_rows,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,8 +46,9 @@ def test_the_table_of_likeness_is_that_of_the_shipped_store() -> None:
 
 def test_the_tables_of_attacks_are_those_of_the_shipped_store() -> None:
     text = (ROOT / "docs" / "attack.md").read_text()
-    made = attacks(Store(str(ASSETS), read_only=True), presets.get("signs"))
-    for name, rows in (("attack", attack_rows(made)), ("battery", battery_rows(made))):
+    made = attacks(Store(str(ASSETS), read_only=True), presets.get("signs"), variants=True)
+    tables = {"attack": attack_rows, "battery": battery_rows, "parts": part_rows, "variants": variant_rows}
+    for name, rows in ((name, make(made)) for name, make in tables.items()):
         found = re.search(rf"<!-- {name}:signs -->\n\n(.*?)\n\n", text, re.DOTALL)
         assert found
         assert found[1] == as_markdown(rows), "run the command above the tables and put its output there"

@@ -57,7 +57,7 @@ def test_a_line_per_ratio_and_the_status_of_the_run(
 def test_memory_is_what_the_work_adds_and_its_peaks_are_told(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held = {1000: bench.Held(400.0, 500.0), 4000: bench.Held(410.0, 540.0)}
+    held = {1000: bench.Held(400.0, 525.0, 25.0), 4000: bench.Held(410.0, 640.0, 100.0)}
 
     class Here:
         """A pool whose processes are this one."""
@@ -79,8 +79,8 @@ def test_memory_is_what_the_work_adds_and_its_peaks_are_told(
     monkeypatch.setattr(bench, "ProcessPoolExecutor", Here)
     assert bench.memory(1) == [("memory_added_4000_over_1000", pytest.approx(1.3), "<=1.3")]
     assert capsys.readouterr().err.splitlines() == [
-        "memory of 1,000 images: peak 500 MB, 100 MB of it added by the work",
-        "memory of 4,000 images: peak 540 MB, 130 MB of it added by the work",
+        "memory of 1,000 images: peak 525 MB, 25 MB of it results, 100 MB added by the work besides",
+        "memory of 4,000 images: peak 640 MB, 100 MB of it results, 130 MB added by the work besides",
     ]
 
 
