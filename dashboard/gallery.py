@@ -43,7 +43,7 @@ def show(view: View) -> None:
     with place:
         for index in frame.index[(number - 1) * PAGE : number * PAGE]:
             _card(view, int(index), metric)
-    _legend(view)
+    legend(view)
     settings = view.settings(
         n=triplets.count(frame), filter=view.filters(), pair=triplets.PAIR,
         scale=SCALES["shared" if view.shared else "own"].lower(), **_overlaid(view),
@@ -119,12 +119,12 @@ def _card(view: View, index: int, metric: str) -> None:
                 with st.container(width=across, gap=None):
                     alt = f"{view.title(index)}, row {index} of the data set, {name}, a {kind}"
                     data = str(view.preset.experiment.data.fingerprint)
-                    st.image(_input(data, index, factor, image), width=across, alt=alt, output_format="PNG")
+                    st.image(input_png(data, index, factor, image), width=across, alt=alt, output_format="PNG")
                     st.caption("Input")
             limit = pictures.limit_of([look.map for look in looks.values()]) if view.shared else None
             for model, look in looks.items():
                 with st.container(width=across, gap=None):
-                    _map(view, model, look, limit, factor)
+                    model_map(view, model, look, limit, factor)
                     if several and model in view.by_row:
                         _scores(view, model, index, metric)
             with st.container(
@@ -137,14 +137,14 @@ def _card(view: View, index: int, metric: str) -> None:
 
 def _onward(view: View, index: int) -> None:
     """Where to go from a triplet: the image alone, or under all explainers."""
-    sitemap.link("sample", "Sample", _sample(view, index))
+    sitemap.link("sample", "Sample", sample_query(view, index))
     st.button(
         "Explainers", key=f"sheet_{index}", type="tertiary", icon=":material/grid_view:",
         help="This image under all seven explainers.", on_click=triplets.go_to, args=(SHEET,), kwargs={"sheet": index},
     )  # fmt: skip
 
 
-def _map(view: View, model: str, look: Look, limit: float | None, factor: int) -> None:
+def model_map(view: View, model: str, look: Look, limit: float | None, factor: int) -> None:
     """One model's map, its prediction, and what is wrong with the map, if anything."""
     label, predicted = figures.style(model).label, words.class_name(view.names, look.predicted)
     key = loaders.key("gallery", view.models[model]) or ""
@@ -185,7 +185,7 @@ def _lines(known: dict[str, float], metric: str, short: bool) -> Sequence[str]:
 
 
 @st.cache_data(max_entries=1000, show_spinner=False)
-def _input(data: str, index: int, factor: int, _pixels: np.ndarray) -> bytes:
+def input_png(data: str, index: int, factor: int, _pixels: np.ndarray) -> bytes:
     """An image of the data set as PNG."""
     return pictures.png(pictures.enlarge(pictures.image_rgb(_pixels), factor))
 
@@ -202,7 +202,7 @@ def _drawn(
     return pictures.png(pictures.enlarge(picture, factor))
 
 
-def _legend(view: View) -> None:
+def legend(view: View) -> None:
     """What the colours of the maps mean."""
     signed = view.signed and not view.absolute
     text = pictures.legend_text(view.signed, view.shared, view.absolute)
@@ -213,7 +213,7 @@ def _legend(view: View) -> None:
         st.caption(f"{text} {MARKS}", width="stretch")
 
 
-def _sample(view: View, index: int) -> dict[str, str | list[str]]:
+def sample_query(view: View, index: int) -> dict[str, str | list[str]]:
     """The page Sample with the image, explainer, models and colours shown here."""
     shown = components.strength(view.models)
     query: dict[str, str | list[str]] = {name: shown[name] for name in ("lambda", "beta", "seed") if name in shown}

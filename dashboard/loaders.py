@@ -17,7 +17,7 @@ import pandas as pd
 import streamlit as st
 
 from tier import data, demo, experiment, neighbours, presets, summary, tables
-from tier.config import DefenseName, Experiment, Inspect
+from tier.config import EXPLAINER_SETTINGS, DefenseName, Experiment, Inspect
 from tier.engine import Client, Job, kind
 from tier.gallery import Look, look
 from tier.presets import Preset
@@ -451,3 +451,37 @@ def damaged() -> list[str]:
 def verify() -> list[str]:
     """What a full check of every file finds wrong, and sets nothing aside."""
     return [f"{problem.stage} {problem.key[:12]}: {problem.reason}" for problem in store().verify()]
+
+
+# ---- quality of maps
+
+JUDGED = "scores.parquet"  # of the stage `quality`
+
+
+def judged(one: Experiment, explainer: str) -> pd.DataFrame | None:
+    """Each image's scores of a model's maps beside both controls, or None when not stored."""
+    return frame("quality", explained(one, explainer), JUDGED)
+
+
+def judgement(one: Experiment, explainer: str) -> dict[str, Any] | None:
+    """What the stage `quality` says beside the scores (`sweeps`, `chance`, `notes`, `refused`), or None."""
+    result = find("quality", explained(one, explainer), [JUDGED])
+    return None if result is None else dict(result.metrics)
+
+
+@st.cache_data(max_entries=8, show_spinner="Reading the scores of maps …")
+def _quality(place: Place, preset: str, held: tuple[str, ...]) -> pd.DataFrame:
+    known, shelf = pinned(presets.get(preset)), set(held)
+    scores: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    for defense, explainer, _, one in summary.quality_runs(
+        known, [d.name for d in known.compared], list(EXPLAINER_SETTINGS), known.seeds
+    ):
+        found = frame("quality", one, JUDGED) if key("quality", one) in shelf else None
+        if found is not None:
+            scores.setdefault((defense, explainer), []).append(found)
+    return tables.quality(scores)
+
+
+def quality(preset: Preset) -> pd.DataFrame:
+    """The scores of all stored maps of a preset at its usual strengths, as `tables.quality` gives them."""
+    return _quality(_place(), preset.name, _held("quality"))

@@ -17,6 +17,8 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
      "help": "How far the model's answer moves when pixels are removed, with tests in the form of the paper's tables."},
     {"file": "explanations", "title": "Explanations", "icon": ":material/imagesearch_roller:",
      "help": "Maps of the undefended and the defended model side by side, with scores beside honest controls."},
+    {"file": "quality", "title": "Quality", "icon": ":material/straighten:",
+     "help": "Whether maps are faithful to their model and point at the object, each score beside noise and edges."},
     {"file": "sample", "title": "Sample", "icon": ":material/search:",
      "help": "One image under the lens: maps, removal path, the attack's belief, and your guess; also your own image."},
     {"file": "attack", "title": "Attack", "icon": ":material/gavel:",

@@ -166,11 +166,11 @@ def choose(preset: Preset) -> View:
             state.absent("of")
     return View(
         preset, explainer, models, of, chosen, group, right, shared, absolute, opacity, known, scored, images, names,
-        _numbers(plain, next(iter(known.values()), None)),
+        numbers(plain, next(iter(known.values()), None)),
     )  # fmt: skip
 
 
-def _numbers(models: dict[str, Experiment], kept: loaders.Gallery | None) -> dict[int, int]:
+def numbers(models: dict[str, Experiment], kept: loaders.Gallery | None) -> dict[int, int]:
     """The images' numbers on the page Sample, by row of the data set."""
     listed = inspector.catalogue(models)
     if listed is None:  # the images whose maps are kept have the lowest numbers, so they suffice

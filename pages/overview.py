@@ -63,6 +63,11 @@ with st.grid(3):
         "What the undefended and the defended model look at, image by image, with scores beside honest controls.",
     )
     sitemap.card(
+        "quality",
+        "Ask whether the maps are any good",
+        "Faithfulness and localisation of every explainer under every defense, beside noise and the image's edges.",
+    )
+    sitemap.card(
         "sample",
         "Take one image apart",
         "Its maps, its removal path and the attack's belief; guess yourself, or bring an image of your own.",

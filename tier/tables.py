@@ -6,7 +6,7 @@ checkpoint is measured by both, none looks better for an audit that did badly on
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -1083,3 +1083,128 @@ def reasons(row: Mapping[Any, Any], table: pd.DataFrame, most: int = 8) -> pd.Da
     made = made[made["contribution"].notna() & (made["contribution"] != 0)]
     order = made["contribution"].abs().sort_values(ascending=False, kind="stable").index
     return made.loc[order[:most]].reset_index(drop=True)
+
+
+# ---- quality of maps
+
+QUALITY_CONTROLS = ("random", "edges")
+QUALITY_IMAGES = ("all", "members", "nonmembers")
+QUALITY_COLUMNS = (
+    "model", "explainer", "images", "metric", "seeds", "n", "mean", "mean_low", "mean_high",
+    *(f"{of}{name}{end}" for of in ("", "over_") for name in QUALITY_CONTROLS for end in ("", "_low", "_high")),
+)  # fmt: skip
+
+
+def quality_metrics(frame: pd.DataFrame) -> list[str]:
+    """The scores that a `quality/scores.parquet` holds beside their controls."""
+    return [str(name) for name in frame.columns if f"{name}_random" in frame.columns]
+
+
+def quality(scores: Mapping[tuple[str, str], Sequence[pd.DataFrame]]) -> pd.DataFrame:
+    """Mean scores of maps beside both controls, over all images, the members and the non-members.
+
+    `scores`: by model and explainer, `quality/scores.parquet` of each seed. Columns: QUALITY_COLUMNS; `mean`, `random`
+    and `edges` are means over seeds, the `over_` columns the mean of the differences on the same images, each with its
+    95 % interval, which resamples seeds, then images. A score without a value counts nowhere; `n` counts the others.
+    """
+    rows: list[dict[str, Any]] = []
+    for (model, explainer), frames in scores.items():
+        metrics = quality_metrics(frames[0])
+        for images in QUALITY_IMAGES:
+            parts = [_of_group(frame, images) for frame in frames]
+            made = _with_intervals([_beside_controls(part, metrics) for part in parts])
+            known = {"model": model, "explainer": explainer, "images": images, "seeds": len(frames)}
+            for metric in metrics:
+                n = sum(int(part[metric].notna().sum()) for part in parts)
+                rows.append({**known, "metric": metric, "n": n, **made[metric]})
+    return pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
+
+
+def _of_group(frame: pd.DataFrame, images: str) -> pd.DataFrame:
+    """The rows of all images, the members or the non-members."""
+    return frame if images == "all" else frame[frame["member"].astype(bool) == (images == "members")]
+
+
+def _beside_controls(frame: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """By image: each metric, its controls and what it has over them, under (metric, name of `QUALITY_COLUMNS`)."""
+    values = frame.drop(columns=["index", "member", "label"]).astype(np.float64)
+    made = {}
+    for metric in metrics:
+        made[metric, "mean"] = values[metric]
+        for control in QUALITY_CONTROLS:
+            made[metric, control] = values[f"{metric}_{control}"]
+            made[metric, f"over_{control}"] = values[metric] - values[f"{metric}_{control}"]
+    return pd.DataFrame(made)
+
+
+def _with_intervals(seeds: Sequence[pd.DataFrame]) -> dict[str, dict[str, float]]:
+    """By metric: the mean of each column over the seeds' means, and its interval under its name, `_low` and `_high`."""
+    low, high = stats.seed_mean_interval([frame.to_numpy(np.float64) for frame in seeds])
+    mean = pd.DataFrame([frame.mean() for frame in seeds]).mean()
+    made: dict[str, dict[str, float]] = {}
+    for place, (metric, name) in enumerate(seeds[0].columns.to_list()):
+        values = {name: float(mean.iloc[place]), f"{name}_low": float(low[place]), f"{name}_high": float(high[place])}
+        made.setdefault(metric, {}).update(values)
+    return made
+
+
+BETTER, SAME, WORSE = "✓ better", "✗ not better", "✗ worse"
+
+
+def against(row: Mapping[Any, Any], control: str) -> str | None:
+    """Whether a row of `quality` is better than a control: BETTER, SAME or WORSE; None where either is unknown.
+
+    Better means that the 95 % interval of the difference on the same images lies above 0; of all scores more is better.
+    """
+    low, high = row[f"over_{control}_low"], row[f"over_{control}_high"]
+    if pd.isna(low) or pd.isna(high):
+        return None
+    return BETTER if low > 0 else WORSE if high < 0 else SAME
+
+
+def quality_wide(table: pd.DataFrame) -> pd.DataFrame:
+    """`quality` over all images in the form of Table VI: a line per model and explainer, the metrics across, as text.
+
+    Each cell has the mean, its interval and, where the map is not better than noise, that sign.
+    """
+    part = table[table["images"] == "all"]
+    cells = pd.Series([quality_text(row) for row in part.to_dict("records")], part.index, dtype="string")
+    order = part[["model", "explainer"]].drop_duplicates()
+    wide = part.assign(cell=cells).pivot(index=["model", "explainer"], columns="metric", values="cell")
+    return wide.loc[[tuple(pair) for pair in order.to_numpy()], list(dict.fromkeys(part["metric"]))].reset_index()
+
+
+def quality_text(row: Mapping[Any, Any]) -> str | None:
+    """`0.062 [0.051, 0.073]`, with `✗` where the map is not better than noise; None without a value."""
+    if pd.isna(row["mean"]):
+        return None
+    verdict = against(row, "random")
+    sign = "" if verdict in (BETTER, None) else " ✗"
+    interval = "" if pd.isna(row["mean_low"]) else f" [{row['mean_low']:.3f}, {row['mean_high']:.3f}]"
+    return f"{row['mean']:.3f}{interval}{sign}"
+
+
+def quality_change(first: pd.DataFrame, second: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """What each image's score gains from one model's map to another's, by row of the data set, least gain first.
+
+    `first`, `second`: `quality/scores.parquet` of the undefended and the defended model. Columns: member, label,
+    before, after, change; images without either score are left out.
+    """
+    held = [frame.drop_duplicates("index").set_index("index") for frame in (first, second)]
+    made = held[0][["member", "label"]].assign(member=held[0]["member"].astype(bool), before=held[0][metric])
+    made = made.join(held[1][metric].rename("after"), how="inner").astype({"before": float, "after": float}).dropna()
+    return made.assign(change=made["after"] - made["before"]).sort_values("change", kind="stable")
+
+
+def quality_sweeps(sweeps: Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]) -> pd.DataFrame:
+    """Sufficiency over thresholds by model and kind of map (`map`, `random`, `edges`), from `sweeps` of the stage.
+
+    Columns: model, of, threshold, mean, neighbours (mean count), alone (share of images without any).
+    """
+    names = ("threshold", "mean", "neighbours", "alone")
+    rows = [
+        pd.DataFrame({name: kept[name] for name in names}, dtype=float).assign(model=model, of=of)
+        for model, kinds in sweeps.items()
+        for of, kept in kinds.items()
+    ]
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=["model", "of", *names])

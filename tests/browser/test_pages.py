@@ -13,7 +13,7 @@ from tests.dashboard import synthetic
 from tier import presets
 from tier.store import Store
 
-PAGES = ("", "trajectories", "divergence", "explanations", "sample", "attack", "tradeoff", "train", "runs")
+PAGES = ("", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "train", "runs")
 View = Callable[..., Page]
 
 

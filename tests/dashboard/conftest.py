@@ -16,7 +16,10 @@ from tier.presets import Preset
 from tier.store import Store
 
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
-PAGES = ("overview", "trajectories", "divergence", "explanations", "sample", "attack", "tradeoff", "train", "runs")
+PAGES = (
+    "overview", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "train",
+    "runs",
+)  # fmt: skip
 
 Open = Callable[..., AppTest]
 
