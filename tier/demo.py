@@ -17,6 +17,8 @@ ASSETS = ROOT / "assets" / "store"
 WHOLE = "signs"
 SHIPPED = (WHOLE, "gtsrb", "gtsrb_tracks", "cifar100")
 REGULARIZERS: tuple[DefenseName, ...] = ("tier_full", "tier_reg")
+UNJUDGED = ("dpsgd_eps100", "dpsgd_tuned", "distillation", "ensemble_partition")
+"""Rivals whose 16 reference models, each of several nets or with a gradient per image, take hours: no battery ships."""
 REPORT_PARTS = ("split", "train", "trajectory", "divergence", "audit", "report")
 
 Job = tuple[str, str, Experiment]
@@ -64,6 +66,9 @@ def headline(preset: Preset) -> Iterator[Job]:
         for name in preset.explainers:
             view = preset.run("none", seed).set({"explain.name": name})
             yield f"none seed {seed} {name}", "report", view
+    for rival in preset.rivals:
+        for seed in preset.seeds:
+            yield f"{rival.name} seed {seed}", "report", preset.run(rival, seed)
     for name in ("none", "augmentation"):
         for seed in preset.seeds:
             yield f"{name} seed {seed}", "path", preset.run(name, seed)
@@ -88,7 +93,11 @@ def attacks(preset: Preset) -> Iterator[Job]:
         yield f"{defense} {explainer}, {attacker}", "attack", e
     for defense, name, attacker, e in variant_runs(preset):
         yield f"{defense} {name}, {attacker}", "attack", e
-    for defense, e in battery_runs(preset):
+    rivals = [rival.name for rival in preset.rivals]
+    if rivals:
+        for defense, explainer, attacker, e in attack_runs(preset, rivals, preset.explainers[:1]):
+            yield f"{defense} {explainer}, {attacker}", "attack", e
+    for defense, e in battery_runs(preset, [d.name for d in preset.compared if d.name not in UNJUDGED]):
         yield defense, "battery", e
 
 
@@ -99,10 +108,13 @@ def quality(preset: Preset) -> Iterator[Job]:
 
 
 def grid(preset: Preset) -> Iterator[Job]:
-    """Every point of the lambda / beta grid, Full first."""
+    """Every point of the lambda / beta grid, Full first, and each rival at each of its strengths."""
     for name in REGULARIZERS:
         for lam, beta, e in preset.grid(name, preset.seeds[0]):
             yield f"{name} lambda {lam:g} beta {beta:g}", "report", e
+    for rival in preset.rivals:
+        for strength, e in preset.sweep(rival.name, None, preset.seeds[0]):
+            yield f"{rival.name} {strength:g}", "report", e
 
 
 def jobs(preset: Preset) -> list[Job]:

@@ -515,7 +515,7 @@ def quantus_metrics(settings: Quality) -> Mapping[str, Any]:
     filled = common | {"perturb_baseline": settings.baseline, "abs": False}
     step = quantus.FaithfulnessEstimate(features_in_step=settings.features_in_step, **filled)
     # Quantus wants a step that divides H * W, not the number of features: of 32x32 pixels no whole RGB pixels do
-    step.custom_preprocess = lambda **data: None
+    step.custom_preprocess = lambda **data: None  # type: ignore[method-assign]
     return {
         "faithfulness_correlation": quantus.FaithfulnessCorrelation(
             nr_runs=settings.runs, subset_size=settings.subset_size, **filled
