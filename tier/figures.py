@@ -1319,10 +1319,9 @@ def quality_profile(table: pd.DataFrame) -> go.Figure:
         low, high = _axis_range(part["mean"], part["mean_low"], part["mean_high"])
         ends[metric] = (high, low) if part["less"].any() else (low, high)
         figure.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, line={"color": GREY, "width": 1}, layer="below")
+        digits, font = 2 if high - low > 0.05 else 3, {"size": FONT_PIXELS - 2}
         for value, y, anchor in ((ends[metric][1], 1, "bottom"), (ends[metric][0], 0, "top")):
-            figure.add_annotation(
-                x=place, y=y, text=f"{value:.2f}", yanchor=anchor, showarrow=False, font={"size": FONT_PIXELS - 2}
-            )
+            figure.add_annotation(x=place, y=y, text=f"{value:.{digits}f}", yanchor=anchor, showarrow=False, font=font)
         figure.add_annotation(
             x=place, y=0, yshift=-20, yanchor="top", textangle=-90, showarrow=False, align="right",
             text=f"{names[str(metric)]}<br>{UNITS[str(metric)]}", font={"size": FONT_PIXELS - 1},

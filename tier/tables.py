@@ -1142,7 +1142,8 @@ def _with_intervals(seeds: Sequence[pd.DataFrame]) -> dict[str, dict[str, float]
     low, high = stats.seed_mean_interval([frame.to_numpy(np.float64) for frame in seeds])
     mean = pd.DataFrame([frame.mean() for frame in seeds]).mean()
     made: dict[str, dict[str, float]] = {}
-    for place, (metric, name) in enumerate(seeds[0].columns.to_list()):
+    for place, column in enumerate(seeds[0].columns.to_list()):
+        metric, name = map(str, tuple(column))
         values = {name: float(mean.iloc[place]), f"{name}_low": float(low[place]), f"{name}_high": float(high[place])}
         made.setdefault(metric, {}).update(values)
     return made
