@@ -8,6 +8,7 @@ they are not, and needs two cores that nobody else uses.
 
 import argparse
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -38,6 +39,7 @@ def points(epochs: int, seeds: tuple[int, ...] = SEEDS, lambdas: tuple[float, ..
     """The runs of the sweep, in its order."""
     preset = presets.get("signs")
     small = {"train.epochs": epochs, "train.threads": 1, "defense.tier.warmup": 1}
+    small |= {f"split.{role}_{part}": 250 for role in ("target", "shadow") for part in ("train", "test")}
     return [preset.point("tier_reg", value, 0.3, seed).set(small) for seed in seeds for value in lambdas]
 
 
@@ -114,8 +116,9 @@ def main() -> int:
     """Measure, print, and compare the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="sweeps per number of workers")
-    parser.add_argument("--epochs", type=int, default=6, help="length of a point")
+    parser.add_argument("--epochs", type=int, default=12, help="length of a point")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that scheduler and workers end too
     if len(os.sched_getaffinity(0)) < 2:
         print("sweep skipped: two cores are needed")
         return 0
