@@ -5,57 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from tier import presets
-from tier.demo import ASSETS
-from tier.store import Store
-from tier.summary import (
-    as_markdown,
-    attack_rows,
-    attacks,
-    battery_rows,
-    fidelity,
-    fidelity_rows,
-    markdown,
-    part_rows,
-    summarize,
-    variant_rows,
-)
+from tests import documents
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize(
-    ("document", "preset"), [("README.md", "signs"), ("docs/results.md", "gtsrb"), ("docs/results.md", "gtsrb_tracks")]
-)
-def test_tables_are_those_of_the_shipped_store(document: str, preset: str) -> None:
-    text = (ROOT / document).read_text()
-    found = re.search(rf"<!-- table:{preset} -->\n\n(.*?)\n\n", text, re.DOTALL)
-    assert found, f"{document} has no table for {preset}"
-    assert found[1] == markdown(summarize(Store(str(ASSETS), read_only=True), presets.get(preset))), (
-        f"run python -m tier show {preset} --markdown and put the table into {document}"
-    )
-
-
-def test_the_table_of_likeness_is_that_of_the_shipped_store() -> None:
-    text = (ROOT / "docs" / "explanations.md").read_text()
-    found = re.search(r"<!-- fidelity:signs:tier_full -->\n\n(.*?)\n\n", text, re.DOTALL)
-    assert found
-    made = fidelity(Store(str(ASSETS), read_only=True), presets.get("signs"), ["tier_full"])
-    assert found[1] == as_markdown(fidelity_rows(made)), "run the command above the table and put its output there"
-
-
-def test_the_tables_of_attacks_are_those_of_the_shipped_store() -> None:
-    text = (ROOT / "docs" / "attack.md").read_text()
-    made = attacks(Store(str(ASSETS), read_only=True), presets.get("signs"), variants=True)
-    tables = {"attack": attack_rows, "battery": battery_rows, "parts": part_rows, "variants": variant_rows}
-    for name, rows in ((name, make(made)) for name, make in tables.items()):
-        found = re.search(rf"<!-- {name}:signs -->\n\n(.*?)\n\n", text, re.DOTALL)
-        assert found
-        assert found[1] == as_markdown(rows), "run the command above the tables and put its output there"
+def test_tables_are_those_of_the_shipped_store() -> None:
+    for document, marker, table in documents.tables():
+        assert documents.found(document, marker) == table, (
+            f"the table {marker} of {document} is not what is stored: run python -m tests.documents"
+        )
 
 
 def test_links_and_pictures_exist() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "docs/results.md", "docs/explanations.md", "docs/attack.md"):
+    for document in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/results.md",
+        "docs/explanations.md",
+        "docs/attack.md",
+        "docs/quality.md",
+    ):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / document).read_text()):
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document} points to {target}"
 

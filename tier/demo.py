@@ -29,6 +29,7 @@ _PER_IMAGE = {  # what a stage knows of single images
     "trajectory": ("samples.parquet",),
     "divergence": ("samples.parquet",),
     "audit": ("scores.parquet",),
+    "attack": ("scores.parquet", "features.parquet", "contributions.parquet"),
 }
 _OF_HEADLINES = ("train", "audit")  # their per-image figures make intervals and scores, for every headline run
 
@@ -127,7 +128,8 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
 
     Runs of `signs` with the first seed keep their weights, and per-image results for the first explainer, and so does
     the undefended run of the second, their control; other headline runs keep the per-image figures that intervals and
-    scores need; grid points keep metrics, events, KL profile and mean curves. Results that `work` does not have (yet)
+    scores need; grid points keep metrics, events, KL profile and mean curves; attacks on rivals, and those in another
+    form, keep their figures. Results that `work` does not have (yet)
     are passed over, and stay if `target` has them; what `target` has already, with the same files, is not written
     again. Results that no preset asks for are removed.
     """
@@ -142,8 +144,11 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
                 if place in wanted:
                     continue
                 wanted.add(place)
-                images = is_headline and part in _OF_HEADLINES
-                images = images or (whole and e.explain.name == preset.explainers[0])
+                if part == "attack":
+                    images = _looked_into(preset, e)
+                else:
+                    images = is_headline and part in _OF_HEADLINES
+                    images = images or (whole and e.explain.name == preset.explainers[0])
                 if _ship(work, target, place, keep_images=images, keep_weights=whole):
                     yield f"wrote {part} {place[1][:12]}"
     for old in target.ls():
@@ -156,6 +161,12 @@ def _kept_models(preset: Preset) -> list[Experiment]:
     """The runs whose weights ship: every defense at the first seed, and the undefended control of the next seed."""
     controls = [preset.run("none", seed) for seed in preset.seeds[1:2]]
     return [preset.run(defense, preset.seeds[0]) for defense in preset.defenses] + controls
+
+
+def _looked_into(preset: Preset, e: Experiment) -> bool:
+    """Whether pages show single images and features of an attack: on the preset's own defenses, in its own form."""
+    own = preset.experiment.attack.trajectory
+    return e.defense.name in {d.name for d in preset.defenses} and e.attack.trajectory == own
 
 
 def _ship(work: Store, target: Store, place: tuple[str, str], keep_images: bool, keep_weights: bool) -> bool:

@@ -214,7 +214,7 @@ register(
         rivals=_rivals(),
         strengths={
             "dpsgd_eps100": (10.0, 30.0, 100.0, 300.0, 1000.0),
-            "dpsgd_tuned": (0.05, 0.1, 0.2, 0.4, 0.8),
+            "dpsgd_tuned": (0.05, 0.1, 0.2, 0.3, 0.5),
             "memguard": (0.03, 0.1, 0.3, 0.6, 1.0),
             "early_stopping": (6, 9, 12, 15, 20),
             "label_smoothing": (0.05, 0.1, 0.2, 0.5, 0.8),

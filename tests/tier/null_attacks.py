@@ -85,12 +85,12 @@ def table(seeds: int = SEEDS) -> dict[str, dict[str, float]]:
     }
 
 
-def main() -> None:
-    """Print the table as Markdown."""
-    logging.disable(logging.WARNING)
-    body = [[name, f"{of['mean_auc']:.3f}", f"{of['hold']:.0f} of {SEEDS}"] for name, of in table().items()]
-    sys.stdout.write(as_markdown([["attack", "mean AUC", "intervals that hold 0.5"], *body]) + "\n")
+def as_text(found: dict[str, dict[str, float]], seeds: int = SEEDS) -> str:
+    """The table as Markdown."""
+    body = [[name, f"{of['mean_auc']:.3f}", f"{of['hold']:.0f} of {seeds}"] for name, of in found.items()]
+    return as_markdown([["attack", "mean AUC", "intervals that hold 0.5"], *body])
 
 
 if __name__ == "__main__":
-    main()
+    logging.disable(logging.WARNING)
+    sys.stdout.write(as_text(table()) + "\n")
