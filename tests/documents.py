@@ -1,0 +1,69 @@
+"""The tables of the documents, each between a marker and a blank line, as the commands print them.
+
+`python -m tests.documents` writes them anew from the shipped store; `tests/test_docs.py` compares.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tier import null_attacks
+from tier import presets
+from tier.demo import ASSETS
+from tier.store import Store
+from tier.summary import (
+    as_markdown,
+    attack_rows,
+    attacks,
+    battery_rows,
+    fidelity,
+    fidelity_rows,
+    markdown,
+    part_rows,
+    quality,
+    quality_rows,
+    summarize,
+    variant_rows,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = (("README.md", "signs"), ("docs/results.md", "gtsrb"), ("docs/results.md", "gtsrb_tracks"))
+QUALITY = ["none", "tier_full"]
+
+
+def tables() -> Iterator[tuple[str, str, str]]:
+    """(document, marker, table) of each table that is made from stored results."""
+    store, signs = Store(str(ASSETS), read_only=True), presets.get("signs")
+    for document, preset in FIGURES:
+        yield document, f"table:{preset}", markdown(summarize(store, presets.get(preset)))
+    likeness = fidelity(store, signs, ["tier_full"])
+    yield "docs/explanations.md", "fidelity:signs:tier_full", as_markdown(fidelity_rows(likeness))
+    yield "docs/quality.md", "quality:signs", as_markdown(quality_rows(quality(store, signs, QUALITY)))
+    made = attacks(store, signs, variants=True)
+    for name, rows in (
+        ("attack", attack_rows), ("battery", battery_rows), ("parts", part_rows), ("variants", variant_rows)
+    ):  # fmt: skip
+        yield "docs/attack.md", f"{name}:signs", as_markdown(rows(made))
+
+
+def found(document: str, marker: str) -> str | None:
+    """The table that a document has under a marker."""
+    match = re.search(rf"<!-- {marker} -->\n\n(.*?)\n\n", (ROOT / document).read_text(), re.DOTALL)
+    return None if match is None else match[1]
+
+
+def put(document: str, marker: str, table: str) -> None:
+    """Write a table under its marker. Raises ValueError where the document has no such marker."""
+    path = ROOT / document
+    text, count = re.subn(
+        rf"(<!-- {marker} -->\n\n).*?(\n\n)", lambda m: m[1] + table + m[2], path.read_text(), flags=re.DOTALL
+    )
+    if count != 1:
+        raise ValueError(f"{document} has {count} tables marked {marker}")
+    path.write_text(text)
+
+
+if __name__ == "__main__":
+    for one in tables():
+        put(*one)
+    put("docs/attack.md", "null", null_attacks.as_text(null_attacks.table()))
