@@ -1,10 +1,15 @@
 """The capacity plan: its sums against a count by hand, and what more machines and less work may do."""
 
+import importlib.util
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
+from torch import nn
 
 from tier.capacity import (
     SEVEN,
@@ -158,3 +163,43 @@ def test_what_cannot_be_is_refused() -> None:
 def test_the_plan_needs_no_torch() -> None:
     code = "import sys, tier.capacity; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    place = Path(__file__).resolve().parents[2] / "bench" / "capacity.py"
+    spec = importlib.util.spec_from_file_location("bench_capacity", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_operations_are_counted_with_and_without_gradients(bench: ModuleType) -> None:
+    layer, x = nn.Conv2d(3, 8, 3, padding=1), torch.rand(5, 3, 16, 16)
+    once = 2 * 5 * 16 * 16 * 8 * 3 * 9  # a multiplication and an addition for each weight, place and image
+
+    def inference() -> None:
+        with torch.inference_mode():
+            layer(x)
+
+    def by_pixels() -> None:
+        leaf = x.clone().requires_grad_()
+        torch.autograd.grad(layer(leaf).sum(), leaf)
+
+    assert bench.counted(inference) == (once, 1)
+    assert bench.counted(by_pixels)[0] == 2 * once  # back to the pixels only
+    assert bench.counted(lambda: layer(x).sum().backward())[0] == 2 * once  # back to the weights only
+
+
+def test_tables_hold_the_plan(bench: ModuleType) -> None:
+    costs, plan = dict.fromkeys(bench.NETS, COSTS), Plan()
+    rows = [*bench.hour_rows(costs, "cifar", [CORES, GPU], plan)]
+    assert [row[0] for row in rows] == [*bench.PAPER, "all", "money"]
+    total = sum(hours(work(split), COSTS, CORES) for split in TABLE_II.values())
+    assert rows[-2][1] == f"{total:,.1f}"
+    assert rows[-1][1] == f"{0.1 * total:,.0f}"
+    assert set(bench.PAPER) == set(TABLE_II)
+    phases = [*bench.phase_rows(costs, "cifar", [CORES], plan)]
+    assert sum(float(row[1].split(" ")[0].replace(",", "")) for row in phases) == pytest.approx(total, rel=1e-3)
+    assert bench.table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
