@@ -89,6 +89,12 @@ class Split(Config):
     part: int = Field(0, ge=0)  # ... this one; all others of the model's images are then its non-members
     left_out: bool = False  # it is trained on all parts but this one instead
 
+    @model_validator(mode="after")
+    def _part_exists(self) -> "Split":
+        if self.parts > 1 and self.part >= self.parts:
+            raise ValueError(f"there is no part {self.part} of {self.parts}: they are counted from 0")
+        return self
+
     def sets(self) -> "Split":
         """The settings that decide which image is in which of the four sets."""
         plain = Split()
@@ -636,7 +642,8 @@ class Experiment(Config):
             model = model.model_copy(update={"width": Model().width})
         if self.defense.private:
             model = model.model_copy(update={"norm": Model().norm})
-        if train.optimizer != "sgd":
+        private = self.defense.dpsgd.optimizer if self.defense.private else None
+        if (private or train.optimizer) != "sgd":
             train = train.model_copy(update={"momentum": Train().momentum})
         if self.explain.name != "gradient":
             divergence = divergence.model_copy(update={"channel_reduction": Divergence().channel_reduction})

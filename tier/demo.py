@@ -67,7 +67,7 @@ def headline(preset: Preset) -> Iterator[Job]:
         for name in preset.explainers:
             view = preset.run("none", seed).set({"explain.name": name})
             yield f"none seed {seed} {name}", "report", view
-    for rival in preset.rivals:
+    for rival in preset.rivals if preset.name == WHOLE else ():
         for seed in preset.seeds:
             yield f"{rival.name} seed {seed}", "report", preset.run(rival, seed)
     for name in ("none", "augmentation"):

@@ -116,7 +116,7 @@ def _strongest_on_target(
     lacking = {what: why for what, why in of["refused"].items() if what in ("battery", "battery.agp")}
     if not areas:
         return None, {"battery": lacking.get("battery", "no attack on the target is defined")}
-    refused = {"battery.others" if what == "battery" else what: why for what, why in lacking.items()}
+    refused = {ONE_OF_FEW if what == "battery" else what: why for what, why in lacking.items()}
     best = max(areas, key=lambda attack: areas[attack])
     return {"attack": best, "attacks": list(areas), "seed": seed, **of["battery"][best]}, refused
 
@@ -143,11 +143,16 @@ def overheads(store: Store, preset: Preset) -> dict[str, dict[str, Any]]:
 
 
 def best_attacks(store: Store, preset: Preset) -> dict[str, dict[str, Any]]:
-    """`battery` of `summarize` for each defense of the preset that has one, without the rest of it."""
-    found = {str(d.name): _strongest_on_target(store, preset, d.name, {}, preset.seeds[0])[0] for d in preset.compared}
-    return {name: leaf for name, leaf in found.items() if leaf is not None}
+    """`battery` of `summarize` for each defense of the preset whose battery is stored, without the rest of it.
+
+    The best of one or two attacks is left out: it does not compare with the best of twelve.
+    """
+    found = {str(d.name): _strongest_on_target(store, preset, d.name, {}, preset.seeds[0]) for d in preset.compared}
+    return {name: leaf for name, (leaf, refused) in found.items() if leaf is not None and ONE_OF_FEW not in refused}
 
 
+ONE_OF_FEW = "battery.others"
+"""Under `refused`: the best attack is the best of few, because the battery is not stored."""
 UTILITY = ("train accuracy", "test accuracy", "test loss", "seconds per epoch (over plain)", "seeds")
 LEAK = ("audit balanced accuracy", "audit AUC", "gap balanced accuracy", "loss AUC", "best attack")
 
@@ -174,7 +179,9 @@ def _cells(of: dict[str, Any]) -> dict[str, str]:
     best = of["battery"]
     cells["best attack"] = "-"
     if best is not None:
-        cells["best attack"] = f"{_label(best['attack'], best)}: {_cell(best['balanced_accuracy'], best['interval'])}"
+        of_few = f" (of {len(best['attacks'])} only)" if ONE_OF_FEW in of["refused"] else ""
+        value = _cell(best["balanced_accuracy"], best["interval"])
+        cells["best attack"] = f"{_label(best['attack'], best)}: {value}{of_few}"
     return cells | {"seeds": ", ".join(map(str, of["seeds"]))}
 
 

@@ -130,7 +130,7 @@ def _in_process(store: Store, todo: Sequence[Work], board: Board) -> list[str]:
         try:
             experiment.ensure(store, stage, e, Context(progress=tell))
             board.over("", f"{label} {stage}: {time.perf_counter() - began:.1f} s")
-        except ValueError as mistake:  # a point that diverged must not cost the others
+        except (ValueError, RuntimeError) as mistake:  # a point that diverged or lacks memory must not cost the others
             failures.append(f"{label}: {mistake}")
             board.over("", f"{label} {stage} failed: {mistake}")
     return failures

@@ -36,7 +36,7 @@ SOURCES = {
     "quality": ("quality.py", *EXPLAINING),
     "alpha": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
     "attack": (*EXPLAINING, "attacks/agp.py", "metrics.py"),
-    "battery": (*EXPLAINING, "signals.py", "attacks/*.py", "metrics.py"),
+    "battery": (*EXPLAINING, "signals.py", "attacks/*.py", "metrics.py", "defenses/augmentation.py"),
     "audit": ("attacks/agp.py", "metrics.py", "stats.py"),
     "path": (*TRAINING, *EXPLAINING, "attacks/agp.py", "metrics.py"),
     "report": (),
@@ -50,8 +50,8 @@ def keys() -> dict[str, dict[str, str]]:
     """
     found = {}
     for preset in presets.PRESETS.values():
-        for defense in preset.defenses:
-            for explainer in preset.explainers:
+        for defense in preset.compared:
+            for explainer in preset.explainers if defense in preset.defenses else preset.explainers[:1]:
                 e = preset.run(defense).set({"explain.name": explainer})
                 if e.data.fingerprint is None:
                     e = e.set({"data.fingerprint": "0" * 64})

@@ -233,3 +233,20 @@ def test_infinite_settings_and_negative_seeds_are_refused() -> None:
     for part, content in ((Tier, {"lambda": float("inf")}), (Train, {"seed": -1}), (Split, {"seed": -1})):
         with pytest.raises(ValidationError):
             part.model_validate(content)
+
+
+def test_momentum_counts_where_dp_sgd_uses_it() -> None:
+    def made(momentum: float) -> Experiment:
+        return Experiment().set(
+            {"defense.name": "dpsgd_eps100", "defense.dpsgd.optimizer": "sgd", "train.momentum": momentum}
+        )
+
+    assert made(0.5).canonical() != made(0.9).canonical()
+    assert made(0.5).canonical().train.momentum == 0.5
+
+
+def test_a_part_that_is_not_there_is_refused() -> None:
+    for settings in ({"parts": 2, "part": 5}, {"parts": 2, "part": 2, "left_out": True}):
+        with pytest.raises(ValueError, match="there is no part"):
+            Split.model_validate(settings)
+    assert Split(part=3).canonical() == Split()

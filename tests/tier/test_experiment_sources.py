@@ -142,7 +142,7 @@ class TestParts:
         assert first and second and not first & second
 
     def test_a_part_that_there_is_not(self, store: Store) -> None:
-        with pytest.raises(splits.SplitError, match="part 3 of 3"):
+        with pytest.raises(ValueError, match="part 3 of 3"):
             self.rows(store, **{"split.parts": 3, "split.part": 3})
 
     def test_mislabelled_members_are_mislabelled_in_their_part(self, store: Store) -> None:
@@ -197,6 +197,11 @@ class TestSources:
             split = run.split
             assert (split.role, split.reference, split.parts, split.part) == ("reference", 5, 3, number)
             assert run.train.seed == experiment.REFERENCE_SEED + 5
+
+    @pytest.mark.parametrize("made", [ensemble(), distilled()])
+    def test_a_part_is_not_dealt_into_parts(self, made: Defense) -> None:
+        with pytest.raises(ValueError, match=r"set split\.parts back to 1"):
+            experiment.sources(tiny(made, **{"split.parts": 2}))
 
     def test_they_are_parents(self) -> None:
         e = tiny(ensemble()).set({"data.fingerprint": "0" * 64})

@@ -1,12 +1,13 @@
 """Presets give one experiment per defense, seed and grid point, and refuse what they do not have."""
 
 import json
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
 
 from tier import presets
-from tier.config import Defense, Experiment, Fidelity, Tier, Train, stage_key
+from tier.config import Defense, DefenseName, Experiment, Fidelity, Tier, Train, stage_key
 from tier.presets import Preset
 
 
@@ -109,3 +110,13 @@ def test_each_data_set_under_the_root_is_a_preset_of_its_own(tmp_path, monkeypat
     assert presets.get("gtsrb") is presets.PRESETS["gtsrb"]
     with pytest.raises(ValueError, match="birds, fish"):
         presets.get("mammals")
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_every_preset_has_every_defense_and_strengths_that_fit(name: str) -> None:
+    preset = presets.PRESETS[name]
+    assert {defense.name for defense in preset.compared} == set(get_args(DefenseName))
+    assert set(preset.strengths) <= {defense.name for defense in preset.rivals}
+    for rival, strengths in preset.strengths.items():
+        for strength in strengths:
+            assert preset.defense(rival).at(strength).strength == strength
