@@ -36,6 +36,6 @@ def test_a_link_opens_a_complete_page(url: str, view: View, theme: str, width: i
     assert not page.eval_on_selector_all(".stPlotlyChart", CLIPPED)
     assert page.locator(".st-key-triplets img").count() == 6 * 3
     # a choice goes into the address
-    page.get_by_role("button", name="Grad-CAM", exact=True).first.click()
+    page.get_by_role("radio", name="Grad-CAM", exact=True).click()
     page.get_by_text("Grad-CAM: what the threshold does").wait_for()
     assert "explainer=Grad-CAM" in page.url
