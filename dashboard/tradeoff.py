@@ -154,8 +154,8 @@ def _takeaway(view: View, frontier: pd.DataFrame) -> str:
 
 def _meaning(view: View) -> str:
     text = """Every point is a trained model: to the right it is better on new images, further down it gives less away.
-    The grey steps are the least leak to be had at each accuracy: a defense is worth its trouble only there. Click on a
-    point to look at it."""
+    The grey steps are the least leak to be had at each accuracy: a defense is worth its trouble only there. TIER Full
+    trains on augmented images, the rivals on plain ones unless they are named so. Click on a point to look at it."""
     if view.measure != "audit":
         return f"""{text} Here only the first seed of each defense at its usual strength is known, and the attack with
         the highest AUC is taken after the fact, so that the leak is somewhat above what one attacker gets."""
