@@ -37,7 +37,7 @@ def test_every_demo_result_is_there(shipped: Store) -> None:
 
 def test_the_lesson_is_real(shipped: Store) -> None:
     figures = summarize(shipped, SIGNS)
-    assert set(figures) == {"none", "augmentation", "tier_reg", "tier_full"}
+    assert set(figures) == {defense.name for defense in SIGNS.compared}
     for of in figures.values():
         assert of["seeds"] == [0, 1, 2]
         assert all(of[name] is not None and of["intervals"][name] is not None for name in FIGURES)
