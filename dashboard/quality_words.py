@@ -66,13 +66,14 @@ def verdicts(table: pd.DataFrame, metric: str) -> dict[str, str]:
             continue
         lost = [figures.EXPLAINERS[row["explainer"]] for row in rows if tables.against(row, "random") != tables.BETTER]
         edges = [row for row in rows if tables.against(row, "edges") == tables.BETTER]
-        best = max(rows, key=lambda row: row["mean"])
+        best, most = max(rows, key=lambda row: row["mean"]), table["n"].max()
+        few = f" on {best['n']} of {most} images only" if best["n"] < most / 2 else ""
         text = f"{len(rows) - len(lost)} of {len(rows)} explainers are better than noise"
         text += f" (not {_list(lost)})" if 0 < len(lost) < len(rows) else ""
         text += f", {len(edges)} better than the image's edges. "
         sentences[str(model)] = (
-            f"{text}Highest: {figures.EXPLAINERS[best['explainer']]}, {best['mean']:.3f} (noise {best['random']:.3f}, "
-            f"edges {best['edges']:.3f})."
+            f"{text}Highest: {figures.EXPLAINERS[best['explainer']]}, {best['mean']:.3f}{few} (noise "
+            f"{best['random']:.3f}, edges {best['edges']:.3f})."
         )
     return sentences
 
