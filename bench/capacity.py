@@ -41,6 +41,7 @@ NETS: tuple[config.ArchitectureName, ...] = ("small", "mobilenet_v2", "resnet18_
 PAPER = {"cifar10": "resnet18", "cifar100": "resnet18", "cinic10": "resnet18", "gtsrb": "resnet18",
          "openforensics": "mobilenet_v2"}  # fmt: skip
 BATCH, ROWS = 128, 250  # images of a step, and of a batch of maps or paths
+STEMS = ("cifar", "imagenet")
 CLASSES = 100  # the most of Table II's sets
 
 
@@ -151,7 +152,7 @@ def explaining_costs(model: nn.Module, rounds: int) -> Iterator[tuple[str, Cost]
         def maps(settings: config.Explain = settings, x: Tensor = pixels, y: Tensor = y) -> None:
             explain_family(settings, model, x, y)
 
-        yield f"explain {family}", measured(maps, count, shared, rounds)
+        yield f"explain {family}", measured(maps, count, shared, rounds if PASSES[family] > 1 else 5 * rounds)
     yield "explain lime", lime_cost(model, rounds)
 
 
@@ -183,7 +184,7 @@ def path_costs(model: nn.Module, solving: float, count: int, rounds: int) -> Ite
         with inspecting(model), torch.inference_mode():
             model(as_pixels(x))
 
-    yield "forward", measured(bare, count, ROWS, rounds)
+    yield "forward", measured(bare, count, ROWS, 5 * rounds)
     level = measured(lambda: trajectories(model, x, y, maps, settings), count * passes, ROWS * passes, rounds)
     yield "level mean", level
     yield "level road", Cost(level.seconds, solving, level.flops, level.calls)
@@ -322,11 +323,30 @@ def cuts(plan: Plan) -> dict[str, Plan]:
         "no reference models": replace(plan, references=0),
         "references 6": replace(plan, references=6),
         "one seed": replace(plan, seeds=1),
+        "without DP-SGD": replace(plan, defenses=("none", "tier_full", "memguard")),
         "without LIME": replace(plan, explainers=without),
         "mean instead of ROAD": replace(plan, operator="mean"),
         "undefended shadow only": replace(plan, same_shadow=False),
         "one seed, no references, without LIME": replace(plan, seeds=1, references=0, explainers=without),
     }
+
+
+def doubt_rows(costs: Mapping[str, Mapping[str, Cost]], machine: Machine, plan: Plan) -> Iterator[list[str]]:
+    """Hours of all data sets on one GPU when one assumption about it is another."""
+    gpu = machine.gpu
+    doubts = {
+        "as assumed": machine,
+        "calls twice as fast": replace(machine, gpu=replace(gpu, call=gpu.call / 2)),
+        "calls half as fast": replace(machine, gpu=replace(gpu, call=2 * gpu.call)),
+        "half the utilisation": replace(machine, gpu=replace(gpu, utilisation=gpu.utilisation / 2)),
+        "twice the utilisation": replace(machine, gpu=replace(gpu, utilisation=2 * gpu.utilisation)),
+        "fp32 work at the peak of bf16": replace(
+            machine, gpu=replace(gpu, peak=dict.fromkeys(gpu.peak, max(gpu.peak.values())))
+        ),
+        "a quarter of the cores": replace(machine, cores=max(1, machine.cores // 4)),
+    }
+    for name, other in doubts.items():
+        yield [name, *(f"{elapsed(sets_of(costs, stem), other, plan):,.1f}" for stem in STEMS)]
 
 
 def arguments() -> argparse.Namespace:
@@ -364,19 +384,23 @@ def main() -> None:
         solving = solving_seconds(3)
         costs: dict[str, Mapping[str, Cost]] = {name: net_costs(name, common, solving) for name in NETS}
     plan, machines = Plan(seeds=options.seeds, epochs=options.epochs), machines_of(options)
+    names = [machine.name for machine in machines]
     print("Milliseconds of a core per image:\n")
     print(table(["stage", *NETS], cost_rows(costs, plan.epochs, plan.references)))
-    for stem in ("cifar", "imagenet"):
+    for stem in STEMS:
         print(f"\nHours, ResNet-18 with the {stem} stem:\n")
-        print(table(["data set", *(machine.name for machine in machines)], [*hour_rows(costs, stem, machines, plan)]))
-    print("\nHours by phase, cifar stem:\n")
-    print(table(["phase", *(machine.name for machine in machines)], [*phase_rows(costs, "cifar", machines, plan)]))
+        print(table(["data set", *names], [*hour_rows(costs, stem, machines, plan)]))
+    for stem in STEMS:
+        print(f"\nHours by phase, {stem} stem:\n")
+        print(table(["phase", *names], [*phase_rows(costs, stem, machines, plan)]))
     rows = [
-        [name, *(f"{elapsed(sets_of(costs, 'cifar'), machine, less):,.0f}" for machine in machines)]
-        for name, less in cuts(plan).items()
+        [what, *(f"{elapsed(sets_of(costs, stem), machine, less):,.1f}" for stem in STEMS for machine in machines[:2])]
+        for what, less in cuts(plan).items()
     ]
-    print("\nHours of all data sets with less, cifar stem:\n")
-    print(table(["what", *(machine.name for machine in machines)], rows))
+    print("\nHours of all data sets with less:\n")
+    print(table(["what", *(f"{name}, {stem} stem" for stem in STEMS for name in names[:2])], rows))
+    print("\nHours of all data sets on one GPU when an assumption is another:\n")
+    print(table(["what", *(f"{stem} stem" for stem in STEMS)], [*doubt_rows(costs, machines[1], plan)]))
     print(f"\nMeasured in {time.process_time() - began:.0f} s of a processor.")
 
 
