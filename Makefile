@@ -46,8 +46,11 @@ $(STAMP): $(REQUIREMENTS)
 run: setup  ## open the dashboard (PORT=8501)
 	$(BIN)/streamlit run dashboard/app.py --server.port $(PORT) --server.headless $(HEADLESS) --server.showEmailPrompt false
 
+# QUICK_DONE=1 where the quick tests have just passed under coverage.
 test: setup chromium  ## every test but the slow ones, in a browser too
+ifndef QUICK_DONE
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
+endif
 	$(BIN)/python -m pytest -m "$(HEAVY)"
 
 test-quick: setup  ## the tests that start neither an engine nor a browser
@@ -68,7 +71,7 @@ types: setup
 architecture: setup
 	$(BIN)/lint-imports
 
-# Measured over the quick tests, so that nothing but these is run twice in CI.
+# Measured over the quick tests.
 coverage: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "$(QUICK)" \
 		--cov --cov-report=term --cov-fail-under=$(COVERAGE)
