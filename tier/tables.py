@@ -762,7 +762,8 @@ def attack_figure(leaf: Mapping[str, Any] | None, metric: str) -> dict[str, Any]
     if (counts := leaf.get(_COUNTS.get(metric, ""))) is not None:  # of a rate: members found or non-members cleared
         found, erred = ("members", "nonmembers") if metric.startswith("tpr") else ("nonmembers", "members")
         row |= {"of": int(leaf[found]), "alarms_of": int(leaf[erred])}
-        row["hits"], row["alarms"] = counts.values()
+        told = {name.partition("_")[0]: count for name, count in counts.items()}  # a store sorts the names
+        row |= {"hits": told["true"], "alarms": told["false"]}
     if (bounds := leaf.get(_INTERVALS.get(metric, ""))) is not None:
         row["low"], row["high"] = map(float, bounds)
         if row["low"] == row["high"] and metric in ("balanced_accuracy", "auc"):
