@@ -154,25 +154,25 @@ def _about() -> None:
 
 
 def _decile(view: View, runs: Mapping[str, Experiment], known: Metrics, metric: str) -> None:
-    """The same on the tenth of the images on which training leaves most traces."""
+    """The same on those images, a tenth or at least 250, on which training leaves most traces."""
     leaves = _part(known, "vulnerable_decile")
     for model in known:
         leaves["agp", model] = _agp_decile(view, runs[model], model)
     if not any(leaf is not None for leaf in leaves.values()):
         return
-    st.subheader("The most exposed tenth", anchor=False)
+    st.subheader("The most exposed images", anchor=False)
     _chart(
         view, _exact(leaves, runs), metric, "Most exposed", "decile",
-        """An average over all images hides those that fare worst. These are the images whose confidence reference
-        models change most by training on them; the target has not been looked at to choose them. There are few of them,
-        so intervals are wide; where a group is all right or all wrong, a bootstrap has no spread, and Newcombe's
-        interval stands in (for AUC the exact one).""",
+        """An average over all images hides those that fare worst. These are the tenth of the images, at least 250,
+        whose confidence reference models change most by training on them; the target has not been looked at to choose
+        them. There are few of them, so intervals are wide; where a group is all right or all wrong, a bootstrap has no
+        spread, and Newcombe's interval stands in (for AUC the exact one).""",
         kind="95 % bootstrap or Newcombe's" if metric == "balanced_accuracy" else "",
     )  # fmt: skip
 
 
 def _exact(leaves: Leaves, runs: Mapping[str, Experiment]) -> Leaves:
-    """Reports on the most exposed tenth with Newcombe's interval where one group's rate is 0 or 1."""
+    """Reports on the most exposed images with Newcombe's interval where one group's rate is 0 or 1."""
     frames = {model: loaders.frame("battery", one, attacking.SCORES) for model, one in runs.items()}
     made = dict(leaves)
     for (attack, model), leaf in leaves.items():
@@ -185,7 +185,7 @@ def _exact(leaves: Leaves, runs: Mapping[str, Experiment]) -> Leaves:
 
 
 def _agp_decile(view: View, one: Experiment, model: str) -> dict[str, Any] | None:
-    """The explanation attack's figures on the most exposed tenth, None where scores are not stored."""
+    """The explanation attack's figures on the most exposed images, None where scores are not stored."""
     name = explainer(view, model)
     scores, leaf = view.scores(model, "adaptive", name), view.leaf(model, "adaptive", name)
     ranks = loaders.frame("battery", one, attacking.SCORES, ["index", "exposure"])

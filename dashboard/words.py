@@ -92,8 +92,8 @@ GLOSSARY: dict[str, str] = {
         confidence alone.""",
     "Loss MLP": """The classifier of the explanation attack without its confidence curves: what the attack has more than
         this is what the explanations give away.""",
-    "Most exposed tenth": """The images on which training changes a model's confidence most, as reference models show,
-        without a look at the target. An average over all images hides how badly these fare.""",
+    "Most exposed images": """The tenth, or at least 250, on which training changes a model's confidence most, as
+        reference models show, without a look at the target. An average over all images hides how badly these fare.""",
     "Canary": """An image with a wrong label put among the training images on purpose. A model can only know it by
         heart, so it shows the worst case.""",
     "Permutation importance": """What a feature is worth: how many right guesses an attack loses when this feature's
