@@ -74,7 +74,8 @@ def met(ratio: float, target: str) -> bool:
 
 def line(name: str, ratio: float, target: str) -> str:
     """`NAME ratio R target T`, with `MISSED` behind it where R misses T."""
-    return f"{name} ratio {ratio:.2f} target {target}{'' if met(ratio, target) else ' MISSED'}"
+    shown = f"{ratio:.2f}" if ratio >= 0.005 else f"{ratio:.1e}"  # differences are far below 1
+    return f"{name} ratio {shown} target {target}{'' if met(ratio, target) else ' MISSED'}"
 
 
 # ---- the benchmarks
@@ -359,20 +360,20 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def main() -> int:
-    """Measure every part, or those named; 1 when a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all without one")
+def measure(benchmarks: Mapping[str, Benchmark], about: str | None) -> int:
+    """Measure every part, or those named on the command line; 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(benchmarks)}; all without one")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    unknown = sorted(set(options.names) - set(BENCHMARKS))
+    unknown = sorted(set(options.names) - set(benchmarks))
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(benchmarks)}")
     missed = False
     with session(options.threads):
-        for name in options.names or BENCHMARKS:
-            for part, ratio, target in BENCHMARKS[name](options.rounds):
+        for name in options.names or benchmarks:
+            for part, ratio, target in benchmarks[name](options.rounds):
                 fails = not met(ratio, target)
                 missed = missed or fails
                 print(line(part, ratio, target), flush=True)
@@ -380,4 +381,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure(BENCHMARKS, __doc__))

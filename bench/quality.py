@@ -10,11 +10,10 @@ largest of any score, in fp32 on shared draws. A line whose target is missed end
 Needs Quantus 0.6.
 """
 
-import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,15 +27,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bench.attack import median_seconds, met, net, pictures
+from bench.attack import Benchmark, Result, measure, median_seconds, net, pictures
 from tier import quality
 from tier.config import InferenceKind, Quality
 from tier.explainers.base import ROWS
 from tier.inference import Forward, fast, images_per_second
-from tier.runtime import as_pixels, session
+from tier.runtime import as_pixels
 
-Result = tuple[str, float, str]
-"""Name, ratio, target."""
 FEATURES = 3 * 32 * 32
 SETTINGS = Quality()
 
@@ -161,7 +158,7 @@ def difference(rounds: int) -> list[Result]:
     return [(name, float(value), "<=1e-5") for name, value in largest]
 
 
-BENCHMARKS: dict[str, Callable[[int], Sequence[Result]]] = {
+BENCHMARKS: dict[str, Benchmark] = {
     "correlation": correlation,
     "estimate": estimate,
     "judged": judged,
@@ -169,26 +166,5 @@ BENCHMARKS: dict[str, Callable[[int], Sequence[Result]]] = {
 }
 
 
-def main() -> int:
-    """Measure every part, or those named; 1 when a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all without one")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    unknown = sorted(set(options.names) - set(BENCHMARKS))
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    missed = False
-    with session(options.threads):
-        for name in options.names or BENCHMARKS:
-            for part, ratio, target in BENCHMARKS[name](options.rounds):
-                fails = not met(ratio, target)
-                missed = missed or fails
-                shown = f"{ratio:.1e}" if name == "difference" else f"{ratio:.2f}"
-                print(f"{part} ratio {shown} target {target}{' MISSED' if fails else ''}", flush=True)
-    return int(missed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure(BENCHMARKS, __doc__))

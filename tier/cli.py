@@ -3,7 +3,7 @@
 import json
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Annotated, Any
@@ -194,23 +194,15 @@ def fidelity(
         work = [(f"{name} seed {number} {view}", "fidelity", e) for name, view, number, e in runs]
         watching.compute(where, work, here)
     summary = fidelity_summary(where, chosen, defense, explainer, seed, wanted)
-    again = ["python", "-m", "tier", "fidelity", preset, "--compute"]
-    again += [f"--set={item}" for item in settings or []] + [f"--seed={number}" for number in seed or []]
-    again += ["--store", store] if store else []
-    missing = {}
-    for name, view in dict.fromkeys(one[:2] for one in runs):
-        entry = summary.get(name, {}).get(view)
-        if entry is None or "seeds" in entry["refused"]:
-            what = "not in this store" if entry is None else f"seeds {entry['refused']['seeds']}"
-            missing[f"{name}.{view}"] = f"{what}: {shlex.join([*again, '--defense', name, '--explainer', view])}"
+    again = _again("fidelity", preset, settings, seed, store)
+    missing = _missing(summary, dict.fromkeys(one[:2] for one in runs), again)
     if as_json:
         print(json.dumps({"preset": preset, "defenses": summary, "refused": missing}, indent=2, allow_nan=False))
     elif in_markdown:
         print(as_markdown(fidelity_rows(summary)))
     else:
         _print_fidelity(summary)
-        if missing:
-            out.print(f"Missing: {', '.join(missing)}. Compute with: {shlex.join(again)}", soft_wrap=True, markup=False)
+        _print_missing(missing, again)
 
 
 @app.command()
@@ -238,23 +230,15 @@ def quality(
         work = [(f"{name} seed {number} {view}", "quality", e) for name, view, number, e in runs]
         watching.compute(where, work, here)
     summary = quality_summary(where, chosen, defense, explainer, seed, wanted)
-    again = ["python", "-m", "tier", "quality", preset, "--compute"]
-    again += [f"--set={item}" for item in settings or []] + [f"--seed={number}" for number in seed or []]
-    again += ["--store", store] if store else []
-    missing = {}
-    for name, view in dict.fromkeys(one[:2] for one in runs):
-        entry = summary.get(name, {}).get(view)
-        if entry is None or "seeds" in entry["refused"]:
-            what = "not in this store" if entry is None else f"seeds {entry['refused']['seeds']}"
-            missing[f"{name}.{view}"] = f"{what}: {shlex.join([*again, '--defense', name, '--explainer', view])}"
+    again = _again("quality", preset, settings, seed, store)
+    missing = _missing(summary, dict.fromkeys(one[:2] for one in runs), again)
     if as_json:
         print(json.dumps({"preset": preset, "defenses": summary, "refused": missing}, indent=2, allow_nan=False))
     elif in_markdown:
         print(as_markdown(quality_rows(summary)))
     else:
         _print_quality(summary)
-        if missing:
-            out.print(f"Missing: {', '.join(missing)}. Compute with: {shlex.join(again)}", soft_wrap=True, markup=False)
+        _print_missing(missing, again)
 
 
 @app.command()
@@ -451,6 +435,33 @@ def _sentence(mistake: Exception) -> str:
 
 def _explained(e: Experiment, explainer: str) -> Experiment:
     return e.set({"explain.name": explainer})
+
+
+def _again(
+    command: str, preset: str, settings: list[str] | None, seeds: list[int] | None, store: str | None
+) -> list[str]:
+    """The command that computes what `command` has just looked for."""
+    again = ["python", "-m", "tier", command, preset, "--compute"]
+    again += [f"--set={item}" for item in settings or []] + [f"--seed={number}" for number in seeds or []]
+    return again + (["--store", store] if store else [])
+
+
+def _missing(
+    summary: dict[str, dict[str, dict[str, Any]]], wanted: Iterable[tuple[str, str]], again: list[str]
+) -> dict[str, str]:
+    """By `defense.explainer` what is not stored, or not of every seed, and the command that computes it."""
+    missing = {}
+    for name, view in wanted:
+        entry = summary.get(name, {}).get(view)
+        if entry is None or "seeds" in entry["refused"]:
+            what = "not in this store" if entry is None else f"seeds {entry['refused']['seeds']}"
+            missing[f"{name}.{view}"] = f"{what}: {shlex.join([*again, '--defense', name, '--explainer', view])}"
+    return missing
+
+
+def _print_missing(missing: dict[str, str], again: list[str]) -> None:
+    if missing:
+        out.print(f"Missing: {', '.join(missing)}. Compute with: {shlex.join(again)}", soft_wrap=True, markup=False)
 
 
 def _print_fidelity(summary: dict[str, dict[str, Any]]) -> None:

@@ -1059,10 +1059,8 @@ def _attack(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[
     }
     paths = ensure(store, "trajectory", _at_alpha(e, tuned["alpha"]), context).metrics
     told = {name: paths[name] for name in ("cam_layer", "degenerate_maps")}
-    told |= {
-        "operator": e.attack.trajectory.operator,
-        "features_kept": int(features["kept"].sum()) - 2,
-    }  # without loss and class
+    kept = int(features["kept"].sum()) - 2  # loss and class are never filtered
+    told |= {"operator": e.attack.trajectory.operator, "features_kept": kept}
     return files, metrics | tuned | told
 
 

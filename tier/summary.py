@@ -355,15 +355,19 @@ def fidelity(
 def fidelity_rows(summary: dict[str, dict[str, dict[str, Any]]]) -> list[list[str]]:
     """Explainer, defense and metric down; the score beside its controls, and over correct images, across, as text."""
     header = ["explainer", "defense", "metric", "mean", "other image", "other seed", "both right"]
-    explainers = dict.fromkeys(name for views in summary.values() for name in views)
-    body = [
-        [explainer, defense, metric, *_likeness_cells(views[explainer], metric)]
-        for explainer in explainers
-        for defense, views in summary.items()
-        if explainer in views
-        for metric in METRICS
-    ]
-    return [header, *body]
+    return [header, *_by_explainer(summary, METRICS, _likeness_cells)]
+
+
+def _by_explainer(
+    summary: dict[str, dict[str, dict[str, Any]]],
+    metrics: Sequence[str],
+    cells: Callable[[dict[str, Any], str], list[str]],
+) -> Iterator[list[str]]:
+    """A row for each explainer, defense and metric."""
+    for explainer in dict.fromkeys(name for views in summary.values() for name in views):
+        for defense, views in summary.items():
+            if explainer in views:
+                yield from ([explainer, defense, metric, *cells(views[explainer], metric)] for metric in metrics)
 
 
 def _likeness_cells(entry: dict[str, Any], metric: str) -> list[str]:
@@ -541,15 +545,7 @@ def _of_maps(tables: list[pd.DataFrame]) -> dict[str, Any]:
 def quality_rows(summary: dict[str, dict[str, dict[str, Any]]]) -> list[list[str]]:
     """Explainer, defense and metric down; the score beside its controls, and of members and non-members, as text."""
     header = ["explainer", "defense", "metric", "mean", "random", "edges", "members", "non-members", "n"]
-    explainers = dict.fromkeys(name for views in summary.values() for name in views)
-    body = [
-        [explainer, defense, metric, *_judged_cells(views[explainer], metric)]
-        for explainer in explainers
-        for defense, views in summary.items()
-        if explainer in views
-        for metric in JUDGED
-    ]
-    return [header, *body]
+    return [header, *_by_explainer(summary, JUDGED, _judged_cells)]
 
 
 def _judged_cells(entry: dict[str, Any], metric: str) -> list[str]:
