@@ -39,18 +39,17 @@ def test_a_line_per_ratio_and_the_status_of_the_run(
         "good": lambda rounds: [("a", 3.456, ">=3"), ("b", 1.0, "<=1.1")],
         "bad": lambda rounds: [("c", 2, "<=1.3")],
     }
-    monkeypatch.setattr(bench, "BENCHMARKS", made)
     monkeypatch.setattr(sys, "argv", ["attack.py", "good"])
-    assert bench.main() == 0
+    assert bench.measure(made, None) == 0
     assert capsys.readouterr().out.splitlines() == ["a ratio 3.46 target >=3", "b ratio 1.00 target <=1.1"]
     monkeypatch.setattr(sys, "argv", ["attack.py"])
-    assert bench.main() == 1
+    assert bench.measure(made, None) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "c ratio 2.00 target <=1.3 MISSED"
     assert all(re.fullmatch(r"\w+ ratio \d+\.\d\d target [<>]=[\d.]+( MISSED)?", text) for text in lines)
     monkeypatch.setattr(sys, "argv", ["attack.py", "ugly"])
     with pytest.raises(SystemExit):
-        bench.main()
+        bench.measure(made, None)
     assert "unknown: ugly; there are good, bad" in capsys.readouterr().err
 
 
