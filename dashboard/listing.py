@@ -47,10 +47,10 @@ def tests(model: str, table: pd.DataFrame, unit: str, batch: int) -> None:
 
 def papers() -> None:
     """The paper's own tables, with what they say against the paper's text."""
-    first, third = tables.PAPER_DIVERGENCE["none"], tables.PAPER_DIVERGENCE["tier_full"]
+    first, third = tables.paper_divergence("none"), tables.paper_divergence("tier_full")
     st.markdown(words.paper(first, third), width=theme.TEXT_WIDTH)
     for model, number, frame in (("none", "I", first), ("tier_full", "III", third)):
-        st.markdown(f"**Table {number}**, {figures.style(model).label}, GTSRB")
+        st.markdown(f"**Table {number}**, {figures.style(model).label}, CIFAR-100")
         st.dataframe(
             frame.assign(removed=100 * frame["removed"]),
             hide_index=True,

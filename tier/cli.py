@@ -1,4 +1,4 @@
-"""Command line: `python -m tier presets | run | sweep | show | fidelity | quality | attack | engine | store`."""
+"""Command line, `python -m tier`: presets, run, sweep, show, fidelity, quality, attack, reproduce, engine, store."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tier import demo, engine, experiment, presets, watching
+from tier import demo, engine, experiment, paper, presets, reproduce, watching
 from tier.config import STRENGTHS, DefenseName, Experiment, strength_field
 from tier.presets import Preset
 from tier.store import Problem, Result, Store, StoreError
@@ -292,6 +293,48 @@ def attack(
         _print_attacks(held)
     if failure is not None:
         raise failure
+
+
+@app.command("reproduce")
+def paper_and_here(
+    dataset: Annotated[str, typer.Option(help="One of the paper's data sets.")] = "gtsrb",
+    table: Annotated[list[str] | None, typer.Option(help="Only this table, I to IX. Repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Training seeds; default: the presets' own.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Only what is stored; compute nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON of every cell.")] = False,
+    in_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder for tables (CSV, LaTeX) and figures.")] = None,
+    here: HereOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Run the paper's protocol and print its tables with our numbers beside, and whether the two agree.
+
+    What is stored is not computed again, so the command can be stopped and started anew.
+    """
+    of, where = reproduce.protocol(dataset), demo.open_store(store)
+    numbers = None if seeds is None else list(range(seeds))
+    work = reproduce.jobs(of, table, numbers)
+    if not show:
+        watching.compute(where, work, here)
+    found = reproduce.cells(where, of, table, numbers)
+    if output is not None:
+        for path in reproduce.write(output, where, of, found):
+            err.print(f"wrote {path}", soft_wrap=True, markup=False)
+    if as_json:
+        head = {"dataset": dataset, "departures": of.departures, "verdicts": reproduce.VERDICTS}
+        rows_ = [cell.row() for cell in found]
+        print(json.dumps({**head, "counts": reproduce.counts(found), "cells": rows_}, indent=2, allow_nan=False))
+        return
+    for name in (name for name in paper.TABLES if not table or name in table):
+        lines = reproduce.in_paper_form(found, name)
+        heading = f"Table {name}: {paper.TITLES[name]}"
+        if in_markdown:
+            print(f"## {heading}\n\n{as_markdown(lines)}\n")
+        else:
+            out.print(heading)
+            _print_table(lines, 1)
+    if not in_markdown:
+        _print_agreement(found, of, ["python", "-m", "tier", "reproduce", "--dataset", dataset])
 
 
 @app.command("engine")
@@ -596,6 +639,18 @@ def _print_table(lines: list[list[str]], names: int) -> None:
     for before, row in pairwise(lines):
         table.add_row(*([""] * names if row[:names] == before[:names] else row[:names]), *row[names:])
     out.print(table)
+
+
+def _print_agreement(found: Sequence[reproduce.Cell], of: reproduce.Protocol, again: list[str]) -> None:
+    """How often each verdict was reached, what it means, and in what the runs depart from the paper."""
+    counts = reproduce.counts(found)
+    for verdict, meaning in reproduce.VERDICTS.items():
+        mark = f" ({reproduce.MARKS[verdict]})" if reproduce.MARKS[verdict] else ""
+        out.print(f"{counts[verdict]} {verdict}{mark}: {meaning}", soft_wrap=True, markup=False, highlight=False)
+    for departure in of.departures:
+        out.print(f"Here: {departure}.", soft_wrap=True, markup=False, highlight=False)
+    if counts["not computed"]:
+        out.print(f"Compute with: {shlex.join(again)}", soft_wrap=True, markup=False, highlight=False)
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,17 @@ register(
         seeds=(0,),
     )
 )
+register(
+    Preset(
+        name="gtsrb_paper",
+        title="GTSRB, the paper's protocol",
+        why="As gtsrb, for the paper's 100 epochs: the main rows of its tables, see Paper vs here.",
+        experiment=_GTSRB.set({"train.epochs": 100}),
+        defenses=_GTSRB_DEFENSES,
+        rivals=_rivals(augmentation=_GTSRB_AUGMENTATION),
+        seeds=(0,),
+    )
+)
 for _name, _title, _lambda, _fingerprint in (
     ("cifar10", "CIFAR-10", 9.0, "d67226e7f871ab8c202a0e6f4f062971929bfe21f954ee57f80ba08c4bce5979"),
     ("cifar100", "CIFAR-100", 7.0, "fa319377c33bdad25ec686eb3afe74aa0203478429ba76649481720e7e507153"),

@@ -52,6 +52,12 @@ def summarize(
     return found
 
 
+def of_runs(store: Store, runs: dict[int, Experiment]) -> dict[str, Any] | None:
+    """FIGURES of a run under several seeds, as `summarize` has them but for `overhead`; None where none is stored."""
+    held = _reports(store, runs)
+    return _figures(store, held) if held else None
+
+
 _Runs = dict[int, tuple[Experiment, Result]]  # by seed: a run and its report
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import betabinom
 
-from tier import stats
+from tier import paper, stats
 from tier.config import STRENGTHS, Defense, Experiment
 from tier.metrics import RATES, best_threshold, clopper_pearson, most_exposed
 from tier.metrics import class_leaks as leaks_by_class
@@ -30,20 +30,15 @@ LEAK_COLUMNS = ("test_accuracy", "leak", "low", "high", "by", "audit", "gap")
 PATH_COLUMNS = ("model", "seed", "epoch", *LEAK_COLUMNS)
 COIN = 0.5  # the balanced accuracy of guessing
 
-# The paper's Tables I and III (GTSRB): percent removed, mean KL of members and non-members, t, its p, KS, its p.
-_PAPER_COLUMNS = ("removed", "members", "nonmembers", "t", "t_p", "ks", "ks_p")
-PAPER_DIVERGENCE: dict[str, pd.DataFrame] = {
-    "none": pd.DataFrame([
-        (0.1, 2.6, 2.2, 7.9, 1.1e-12, 0.5, 5.7e-13), (0.2, 4.6, 3.8, 14.3, 3.2e-30, 0.8, 6.4e-26),
-        (0.3, 6.2, 5.4, 13.3, 8.8e-28, 0.7, 2.5e-22), (0.4, 7.4, 6.7, 10.9, 2.7e-21, 0.7, 1.8e-20),
-        (0.5, 8.0, 7.7, 4.9, 2.9e-6, 0.3, 9.2e-5),
-    ], columns=list(_PAPER_COLUMNS)),
-    "tier_full": pd.DataFrame([
-        (0.1, 0.12, 0.18, -24.1, 1.3e-54, 0.9, 2.3e-46), (0.2, 0.29, 0.37, -15.9, 5.4e-36, 0.8, 5.1e-27),
-        (0.3, 0.56, 0.60, -6.2, 3.6e-9, 0.4, 1.5e-7), (0.4, 0.92, 0.89, 3.1, 2.3e-3, 0.3, 4.2e-3),
-        (0.5, 1.36, 1.22, 10.8, 7.1e-21, 0.6, 9.8e-17),
-    ], columns=list(_PAPER_COLUMNS)),
-}  # fmt: skip
+def paper_divergence(model: str) -> pd.DataFrame:
+    """The paper's Table I (`none`) or III (`tier_full`): removed, members, nonmembers, t, t_p, ks, ks_p."""
+    names = {"kl_mean_member": "members", "kl_mean_nonmember": "nonmembers", "t_statistic": "t", "t_p_value": "t_p"}
+    names |= {"ks_statistic": "ks", "ks_p_value": "ks_p"}
+    lines: dict[float | None, dict[str, float]] = {}
+    for number in paper.printed():
+        if number.place.table in ("I", "III") and number.place.defense == model:
+            lines.setdefault(number.place.level, {})[names[number.place.quantity]] = number.value
+    return pd.DataFrame([{"removed": level, **line} for level, line in lines.items()])
 
 
 def leak(metrics: Mapping[Any, Any], members: int, nonmembers: int) -> dict[str, Any]:

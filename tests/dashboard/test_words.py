@@ -113,7 +113,7 @@ def test_an_inversion_is_named_only_when_both_signs_are_significant() -> None:
 
 
 def test_the_papers_inversion_is_counted_from_its_tables() -> None:
-    said = words.paper(tables.PAPER_DIVERGENCE["none"], tables.PAPER_DIVERGENCE["tier_full"])
+    said = words.paper(tables.paper_divergence("none"), tables.paper_divergence("tier_full"))
     assert "|t| = 24.1" in said
     assert "At 3 of its 5 levels" in said
 

@@ -330,7 +330,7 @@ def test_profile_and_tests_restate_the_stage_result() -> None:
 
 
 def test_the_papers_tables_keep_their_inversion() -> None:
-    first, third = tables.PAPER_DIVERGENCE["none"], tables.PAPER_DIVERGENCE["tier_full"]
+    first, third = tables.paper_divergence("none"), tables.paper_divergence("tier_full")
     assert (first["members"] > first["nonmembers"]).all()
     assert third.iloc[0]["t"] == -24.1
     assert third.iloc[0]["ks"] > first.iloc[0]["ks"]

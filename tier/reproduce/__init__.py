@@ -1,0 +1,39 @@
+"""Paper against here: which run answers to which number of the paper, and whether the two agree."""
+
+from tier.reproduce.files import FIGURES, charts, triplets, write
+from tier.reproduce.protocol import PROTOCOLS, Protocol, jobs, protocol
+from tier.reproduce.verdicts import (
+    KEYS,
+    MARKS,
+    VERDICTS,
+    Cell,
+    cell_text,
+    cells,
+    counts,
+    frame,
+    in_paper_form,
+    latex,
+    wide,
+)
+
+__all__ = [
+    "FIGURES",
+    "KEYS",
+    "MARKS",
+    "PROTOCOLS",
+    "VERDICTS",
+    "Cell",
+    "Protocol",
+    "cell_text",
+    "cells",
+    "charts",
+    "counts",
+    "frame",
+    "in_paper_form",
+    "jobs",
+    "latex",
+    "protocol",
+    "triplets",
+    "wide",
+    "write",
+]

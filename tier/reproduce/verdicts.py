@@ -1,0 +1,217 @@
+"""The paper's numbers beside ours, whether the two agree, and both in the form of the paper's tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tier import paper
+from tier.paper import Place, Printed
+from tier.reproduce.ours import Measured, Reader
+from tier.reproduce.protocol import Protocol
+from tier.store import Store
+
+VERDICTS = {
+    "agrees": "the paper's number, or one that rounds to it, lies in our 95 % interval",
+    "same direction": "another value, moved the same way from what it is compared with",
+    "unclear": "the paper's number moves and ours does not clearly",
+    "contradicts": "moved the other way, or clearly moved where the paper's number is not",
+    "differs": "another value, where the paper claims no direction or ours from which it moves is not stored",
+    "not computed": "not in this store",
+}
+"""What a cell says of the paper's number and ours."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of the paper, ours, and what the two say of each other."""
+
+    number: Printed
+    ours: Measured
+    verdict: str
+    compared_with: str | None  # in words: from where both are said to move
+    conditions: str
+
+    @property
+    def difference(self) -> float | None:
+        """|ours - paper|; None without ours."""
+        return None if self.ours.value is None else abs(self.ours.value - self.number.value)
+
+    def row(self) -> dict[str, Any]:
+        """All of it, flat, as for JSON."""
+        place = self.number.place
+        return {
+            "table": place.table,
+            "dataset": place.dataset,
+            "defense": place.defense,
+            "explainer": place.explainer,
+            "removed": place.level,
+            "lambda": place.lam,
+            "beta": place.beta,
+            "quantity": place.quantity,
+            "paper": self.number.value,
+            "ours": self.ours.value,
+            "interval": None if self.ours.interval is None else list(self.ours.interval),
+            "difference": self.difference,
+            "verdict": self.verdict,
+            "compared_with": self.compared_with,
+            "seeds": list(self.ours.seeds),
+            "conditions": self.conditions,
+            "beside": {
+                name: {"value": value, "interval": None if interval is None else list(interval)}
+                for name, (value, interval) in self.ours.beside.items()
+            },
+            "notes": paper.notes(place),
+            "refused": self.ours.refused,
+        }
+
+
+def cells(
+    store: Store, of: Protocol, tables: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+) -> list[Cell]:
+    """Every number of the paper that concerns the data set beside ours, from what is stored; nothing is computed.
+
+    `seeds`: those of the presets by default. Raises ValueError for a table that the paper does not have.
+    """
+    numbers = paper.of(of.dataset, tables)
+    reader = Reader(store, of, seeds)
+    ours = {number.place: reader.measured(number.place) for number in numbers}
+    printed = {number.place: number for number in numbers}
+    found = []
+    for number in numbers:
+        begin = start(number.place)
+        theirs, mine, words = None, None, None
+        if isinstance(begin, Place):
+            theirs = printed.get(begin)
+            mine, words = ours[begin].value if begin in ours else None, _in_words(begin, number.place)
+        elif begin is not None:
+            theirs, mine, words = Printed(number.place, begin, 0.0), begin, f"{begin:g}"
+        said = verdict(number, ours[number.place], theirs, mine)
+        found.append(Cell(number, ours[number.place], said, words, reader.conditions(number.place)))
+    return found
+
+
+def verdict(number: Printed, ours: Measured, begin: Printed | None, our_begin: float | None) -> str:
+    """One of VERDICTS. `begin` is the paper's number from which this one is said to move, `our_begin` ours."""
+    if ours.value is None:
+        return "not computed"
+    low, high = ours.interval or (ours.value, ours.value)
+    if low - number.half <= number.value <= high + number.half:
+        return "agrees"
+    if begin is None or our_begin is None:
+        return "differs"
+    moved = number.value - begin.value
+    theirs = 0 if abs(moved) <= number.half + begin.half else np.sign(moved)
+    mine = 0 if low <= our_begin <= high else np.sign(ours.value - our_begin)
+    if theirs == mine:
+        return "same direction" if theirs else "differs"
+    return "unclear" if mine == 0 else "contradicts"
+
+
+def start(place: Place) -> Place | float | None:
+    """From where a number is said to move: another number of the paper, chance, or None where it claims nothing."""
+    match place.table:
+        case "I" | "III":
+            other = {"kl_mean_member": "kl_mean_nonmember", "kl_mean_nonmember": "kl_mean_member"}
+            if place.quantity in other:
+                return replace(place, quantity=other[place.quantity])
+            return {"t_statistic": 0.0, "t_p_value": 0.05, "ks_p_value": 0.05}.get(place.quantity)
+        case "IV" | "V" | "VI" if place.defense != "none":
+            return replace(place, defense="none")
+        case "V":
+            return 0.5 if place.quantity == "balanced_accuracy" else 0.1  # percent: the rate of false positives
+        case "VI":
+            return None if place.quantity == "sufficiency" else 0.0
+        case "VIII" if place.lam:
+            return replace(place, lam=0.0)
+        case "IX" if place.beta:
+            return replace(place, beta=0.0)
+        case "VIII" | "IX":
+            return 0.5 if place.quantity.startswith("audit") else None
+    return None
+
+
+def _in_words(start: Place, place: Place) -> str:
+    """What tells a number's start from the number itself."""
+    if start.quantity != place.quantity:
+        return start.quantity.removeprefix("kl_mean_")
+    if start.defense != place.defense:
+        return str(start.defense)
+    return f"lambda {start.lam:g}" if start.lam != place.lam else f"beta {start.beta:g}"
+
+
+# ---- tables in the paper's form
+
+
+KEYS = ("defense", "explainer", "lambda", "beta", "removed")
+MARKS = {"agrees": "=", "same direction": "~", "unclear": "?", "contradicts": "x", "differs": ".", "not computed": ""}
+"""A verdict in one character, for tables of text."""
+
+
+def in_paper_form(found: Sequence[Cell], table: str) -> list[list[str]]:
+    """One table as the paper has it, header first: rows and columns as there, each cell `paper | ours [interval] mark`.
+
+    Columns of KEYS that the table does not use are left out. Empty where no cell is of that table.
+    """
+    rows = [cell.row() for cell in found if cell.number.place.table == table]
+    keys = [name for name in KEYS if any(row[name] is not None for row in rows)]
+    quantities = list(dict.fromkeys(row["quantity"] for row in rows))
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        line = lines.setdefault(tuple(_key_text(row[name]) for name in keys), {})
+        line[row["quantity"]] = cell_text(row)
+    if not lines:
+        return []
+    return [
+        [*keys, *quantities],
+        *([*key, *(line.get(name, "") for name in quantities)] for key, line in lines.items()),
+    ]
+
+
+def _key_text(value: object) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def cell_text(row: dict[str, Any]) -> str:
+    """A cell in one line: the paper's number, ours with its interval, and the mark of the verdict."""
+    if row["ours"] is None:
+        return f"{row['paper']:.3g} | -"
+    interval = "" if row["interval"] is None else f" [{row['interval'][0]:.3g}, {row['interval'][1]:.3g}]"
+    return f"{row['paper']:.3g} | {row['ours']:.3g}{interval} {MARKS[row['verdict']]}"
+
+
+def latex(found: Sequence[Cell], table: str) -> str:
+    """One table in the paper's form as LaTeX (booktabs)."""
+    header, *lines = in_paper_form(found, table)
+    return str(pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True))
+
+
+def counts(found: Sequence[Cell]) -> dict[str, int]:
+    """How many cells have each of VERDICTS."""
+    return {verdict: sum(cell.verdict == verdict for cell in found) for verdict in VERDICTS}
+
+
+def frame(found: Sequence[Cell]) -> pd.DataFrame:
+    """A line per cell: what `Cell.row` says, intervals and texts flat."""
+    lines = []
+    for row in (cell.row() for cell in found):
+        low, high = row.pop("interval") or (None, None)
+        beside = "; ".join(f"{name}: {of['value']:.4g}" for name, of in row.pop("beside").items())
+        texts = {"notes": " ".join(row.pop("notes")), "seeds": " ".join(map(str, row.pop("seeds")))}
+        lines.append({**row, "low": low, "high": high, "beside": beside, **texts})
+    return pd.DataFrame(lines)
+
+
+def wide(found: Sequence[Cell], table: str) -> pd.DataFrame:
+    """One table with the paper's rows; per quantity the columns `paper`, `ours`, `low`, `high` and `verdict`."""
+    lines: dict[tuple[object, ...], dict[str, object]] = {}
+    rows = [cell.row() for cell in found if cell.number.place.table == table]
+    keys = [name for name in KEYS if any(row[name] is not None for row in rows)]
+    for row in rows:
+        line = lines.setdefault(tuple(row[name] for name in keys), {name: row[name] for name in keys})
+        low, high = row["interval"] or (None, None)
+        told = {"paper": row["paper"], "ours": row["ours"], "low": low, "high": high, "verdict": row["verdict"]}
+        line |= {f"{row['quantity']} {name}": value for name, value in told.items()}
+    return pd.DataFrame(list(lines.values()))
