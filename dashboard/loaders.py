@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
-from tier import data, demo, experiment, neighbours, presets, summary, tables
+from tier import data, demo, experiment, neighbours, presets, reproduce, summary, tables
 from tier.config import EXPLAINER_SETTINGS, DefenseName, Experiment, Inspect
 from tier.engine import Client, Job, kind
 from tier.gallery import Look, look
@@ -485,3 +486,29 @@ def _quality(place: Place, preset: str, held: tuple[str, ...]) -> pd.DataFrame:
 def quality(preset: Preset) -> pd.DataFrame:
     """The scores of all stored maps of a preset at its usual strengths, as `tables.quality` gives them."""
     return _quality(_place(), preset.name, _held("quality"))
+
+
+# ---- paper against here
+
+
+_ANSWERING = ("split", "report", "attack", "quality", "fidelity", "divergence", "trajectory")
+
+
+@st.cache_data(max_entries=8, show_spinner="Comparing with the paper …")
+def _cells(place: Place, dataset: str, held: tuple[str, ...]) -> list[reproduce.Cell]:
+    return reproduce.cells(_open(place), reproduce.protocol(dataset))
+
+
+def cells(of: reproduce.Protocol) -> list[reproduce.Cell]:
+    """The paper's numbers on a data set beside ours."""
+    return _cells(_place(), of.dataset, tuple(key for stage in _ANSWERING for key in _held(stage)))
+
+
+@st.cache_data(max_entries=8, show_spinner="Drawing the paper's figures …")
+def _paper_charts(place: Place, dataset: str, held: tuple[str, ...]) -> dict[str, go.Figure]:
+    return reproduce.charts(_open(place), reproduce.protocol(dataset))
+
+
+def paper_charts(of: reproduce.Protocol) -> dict[str, go.Figure]:
+    """What is stored of the paper's Figures 2 to 5 on a data set."""
+    return _paper_charts(_place(), of.dataset, tuple(key for stage in _ANSWERING for key in _held(stage)))

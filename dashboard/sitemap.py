@@ -25,6 +25,8 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
      "help": "An attack from outside on every model: what it finds, whether knowing the defense helps, other attacks."},
     {"file": "tradeoff", "title": "Trade-off", "icon": ":material/balance:",
      "help": "Accuracy against leak for every defense: is TIER worth its cost, or does something simpler do as well?"},
+    {"file": "paper", "title": "Paper vs here", "icon": ":material/fact_check:",
+     "help": "Every number of the paper's tables beside ours: what agrees, what does not, and under which conditions."},
     {"file": "train", "title": "Train", "icon": ":material/tune:",
      "help": "Move lambda and beta, train a new model, and see its accuracy and leak."},
     {"file": "runs", "title": "Runs", "icon": ":material/inventory_2:",

@@ -989,11 +989,11 @@ def _roc_line(figure: go.Figure, part: pd.DataFrame, look: Style, setting: str) 
     )  # fmt: skip
 
 
-def attack_dots(rows: pd.DataFrame, heading: str, below: str, axis: str, neutral: float) -> go.Figure:
+def attack_dots(rows: pd.DataFrame, heading: str, below: str, axis: str, neutral: float | None) -> go.Figure:
     """Figures of attacks as dots with intervals, a line of text per `name`, the first at the top.
 
     `rows`: name, model, open (bool: an open marker), value, low, high (null where unknown), text (for the hover).
-    `neutral` gets a dotted line: guessing, or no effect.
+    `neutral` gets a dotted line: guessing, or no effect; None where nothing of the kind exists.
     """
     names = list(dict.fromkeys(rows["name"]))
     order, several = rows.groupby("name").cumcount(), rows.groupby("name")["name"].transform("size")
@@ -1015,8 +1015,10 @@ def attack_dots(rows: pd.DataFrame, heading: str, below: str, axis: str, neutral
                 hovertemplate="%{customdata[0]}<extra></extra>",
             )
         )  # fmt: skip
-    low, high = _axis_range(rows["value"], rows["low"], rows["high"], include=[neutral])
-    figure.add_vline(x=neutral, line={"color": GREY, "width": 1.2, "dash": "dot"})
+    marked = [] if neutral is None else [neutral]
+    low, high = _axis_range(rows["value"], rows["low"], rows["high"], include=marked)
+    for place in marked:
+        figure.add_vline(x=place, line={"color": GREY, "width": 1.2, "dash": "dot"})
     _heading(figure, heading, below, 1)
     figure.update_yaxes(
         tickvals=list(range(len(names)))[::-1], ticktext=names, range=[-0.6, len(names) - 0.4], automargin=True

@@ -13,7 +13,9 @@ from tests.dashboard import synthetic
 from tier import presets
 from tier.store import Store
 
-PAGES = ("", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "train", "runs")
+PAGES = (
+    "", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "paper", "train", "runs",
+)  # fmt: skip
 View = Callable[..., Page]
 
 

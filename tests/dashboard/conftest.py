@@ -17,8 +17,8 @@ from tier.store import Store
 
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 PAGES = (
-    "overview", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "train",
-    "runs",
+    "overview", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "paper",
+    "train", "runs",
 )  # fmt: skip
 
 Open = Callable[..., AppTest]

@@ -15,6 +15,7 @@ from typing import Any
 from tier.config import DefenseName
 
 TABLES = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+SWEEPS = ("VIII", "IX")  # over lambda and beta
 TITLES = {
     "I": "KL divergence of members and non-members, undefended",
     "II": "Sizes of the sets",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tier import experiment, presets, summary
 from tier.config import DefenseName, Experiment
-from tier.paper import Place
+from tier.paper import SWEEPS, Place
 from tier.presets import Preset
 from tier.reproduce.protocol import AUGMENTED, Protocol, defenses, explainers, point
 from tier.store import Store
@@ -57,15 +57,15 @@ class Reader:
 
     def conditions(self, place: Place) -> str:
         """Under what settings ours was made, in words."""
-        swept = place.table in _SWEPT
+        swept = place.table in SWEEPS
         preset = self.sweeps if swept else self.main
         e = preset.point(*point(place)) if swept else preset.run(place.defense or "none")
         train, sets = e.train, e.split
         parts = [
-            str(e.model.architecture),
+            e.model.architecture,
             f"{train.epochs} epochs",
             f"batch {train.batch_size}",
-            f"{sets.target_train:,} images in each set",
+            f"{sets.target_train} images in each set",
             *(["track-disjoint"] if sets.group_disjoint else []),
         ]
         if e.defense.name in _TIER:
@@ -193,7 +193,6 @@ class Reader:
         return summary.fidelity(self.store, self.main, defenses("VII"), explainers("VII"), self._seeds(self.main))
 
 
-_SWEPT = ("VIII", "IX")
 _TIER: tuple[DefenseName, ...] = ("tier_reg", "tier_full")
 _NOT_STORED = "not in this store"
 _AUGMENTED_TEXT = "trained with augmentation"

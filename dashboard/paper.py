@@ -1,0 +1,330 @@
+"""The page Paper vs here: its choices, the cells beside each other, the paper's inconsistencies, its figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import components, loaders, sitemap, state, theme, words
+from tier import figures, paper, presets, reproduce
+
+NUMBER, TEXT = st.column_config.NumberColumn, st.column_config.TextColumn
+ICONS = {
+    "agrees": ":material/check_circle:",
+    "same direction": ":material/trending_flat:",
+    "unclear": ":material/help:",
+    "contradicts": ":material/cancel:",
+    "differs": ":material/difference:",
+    "not computed": ":material/hourglass_empty:",
+}
+DATASETS = {"gtsrb": "GTSRB", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cinic10": "CINIC-10"}
+DATASETS |= {"openforensics": "OpenForensics"}
+QUANTITIES = {
+    "kl_mean_member": "mean KL, members", "kl_mean_nonmember": "mean KL, non-members", "t_statistic": "t",
+    "t_p_value": "p of t", "ks_statistic": "KS", "ks_p_value": "p of KS", "target_train": "target, members",
+    "target_test": "target, non-members", "shadow_train": "shadow, members", "shadow_test": "shadow, non-members",
+    "attack_train": "attack, training", "attack_test": "attack, test", "train_accuracy": "training accuracy",
+    "test_top1": "test accuracy", "test_top5": "test accuracy, top 5", "test_loss": "test loss",
+    "tpr_percent_at_0.1_percent_fpr": "members found at 0.1 % false alarms, %",
+    "balanced_accuracy": "balanced accuracy of the attack", "audit_accuracy": "balanced accuracy of the audit",
+    "audit_auc": "AUC of the audit", "faithfulness_correlation": "Faithfulness Correlation",
+    "faithfulness_estimate": "Faithfulness Estimate", "sufficiency": "Sufficiency", "ssim": "SSIM", "mse": "MSE",
+    "cosine": "cosine",
+}  # fmt: skip
+FIGURE_PAGES = {"figure2": "divergence", "figure3_morf": "trajectories", "figure3_lerf": "trajectories",
+                "figure4": "divergence", "figure5": "quality"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class View:
+    """What the reader has chosen: a data set, a table of the paper, and the cells that the filters leave."""
+
+    of: reproduce.Protocol
+    table: str
+    all: tuple[reproduce.Cell, ...]  # of the data set
+    cells: tuple[reproduce.Cell, ...]  # of the table, filtered
+
+    @property
+    def command(self) -> str:
+        """What computes the table and prints it."""
+        return f"python -m tier reproduce --dataset {self.of.dataset} --table {self.table}"
+
+    @property
+    def computed(self) -> list[reproduce.Cell]:
+        """The cells that have a number of ours."""
+        return [cell for cell in self.cells if cell.ours.value is not None]
+
+
+# ---- choices
+
+
+def choose() -> View:
+    """The choices above the page."""
+    names = {name: DATASETS[name] for name in reproduce.PROTOCOLS}
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        with st.container(width=180):
+            dataset = state.select("Data set of the paper", names, key="of")
+        of = reproduce.protocol(dataset)
+        cells = loaders.cells(of)
+        there = [table for table in paper.TABLES if any(cell.number.place.table == table for cell in cells)]
+        table = state.choose("Table", {name: name for name in there}, key="table", default=_first(cells, there))
+        of_table = [cell for cell in cells if cell.number.place.table == table]
+        with st.popover("Filter", icon=":material/filter_alt:"):
+            kept = _filtered(of_table)
+    return View(of, table, tuple(cells), tuple(kept))
+
+
+def _first(cells: Sequence[reproduce.Cell], tables: Sequence[str]) -> str:
+    """The table that opens: utility, if ours is there; else the first that has any number of ours but set sizes."""
+    known = {cell.number.place.table for cell in cells if cell.ours.value is not None} - {"II"}
+    return next((name for name in ("IV", *tables) if name in known and name in tables), tables[0])
+
+
+def _filtered(cells: Sequence[reproduce.Cell]) -> list[reproduce.Cell]:
+    """The cells of the defenses, explainers, quantities and verdicts chosen."""
+    places = [cell.number.place for cell in cells]
+    offered: dict[str, dict[Any, str]] = {
+        "Defenses": {p.defense: words.label(p.defense) for p in places if p.defense},
+        "Explainers": {p.explainer: figures.EXPLAINERS[p.explainer] for p in places if p.explainer},
+        "Quantities": {p.quantity: QUANTITIES[p.quantity] for p in places},
+        "Verdicts": {cell.verdict: cell.verdict for cell in cells},
+    }
+    chosen = {
+        label: set(state.choose_many(label, options, key=f"paper_{label.lower()}", default=list(options)))
+        for label, options in offered.items()
+        if len(options) > 1
+    }
+
+    def kept(cell: reproduce.Cell) -> bool:
+        place = cell.number.place
+        values = {"Defenses": place.defense, "Explainers": place.explainer, "Quantities": place.quantity}
+        values["Verdicts"] = cell.verdict
+        return all(values[label] in of or values[label] is None for label, of in chosen.items())
+
+    return [cell for cell in cells if kept(cell)]
+
+
+# ---- what it comes to
+
+
+def summary(view: View) -> None:
+    """How many numbers of the data set have which verdict, and in what ours depart from the paper."""
+    counts = reproduce.counts(view.all)
+    st.markdown(takeaway(view.all, DATASETS[view.of.dataset]), width=theme.TEXT_WIDTH)
+    with st.container(horizontal=True):
+        for verdict, count in counts.items():
+            st.badge(f"{count} {verdict}", icon=ICONS[verdict], color=_COLOURS[verdict])
+    with st.expander("What the verdicts mean, and in what ours depart from the paper", icon=":material/rule:"):
+        meanings = [f"- {ICONS[name]} **{name}**: {meaning}." for name, meaning in reproduce.VERDICTS.items()]
+        st.markdown("\n".join(meanings), width=theme.TEXT_WIDTH)
+        st.markdown("Ours departs from the paper's protocol in this:", width=theme.TEXT_WIDTH)
+        st.markdown("\n".join(f"- {text}." for text in view.of.departures), width=theme.TEXT_WIDTH)
+
+
+_COLOURS: dict[str, Any] = {
+    "agrees": "blue", "same direction": "blue", "unclear": "gray", "contradicts": "orange", "differs": "gray",
+    "not computed": "gray",
+}  # fmt: skip
+
+
+def takeaway(cells: Sequence[reproduce.Cell], name: str) -> str:
+    """The counts in a sentence; sizes of sets, which are settings and no findings, left out."""
+    counts = reproduce.counts([cell for cell in cells if cell.number.place.table != "II"])
+    known = sum(counts.values()) - counts["not computed"]
+    if not known:
+        return f"None of the paper's numbers on {name} was computed yet."
+    return (
+        f"Of the paper's {sum(counts.values())} numbers on {name}, {known} were computed here. "
+        f"**{counts['agrees']} agree within our interval, {counts['same direction']} move in the same direction, "
+        f"{counts['contradicts']} contradict the paper**; of the other {counts['unclear'] + counts['differs']} nothing "
+        "of the kind can be said."
+    )
+
+
+def beside(view: View) -> None:
+    """The paper's numbers and ours as dots, one quantity at a time."""
+    quantities = list(dict.fromkeys(cell.number.place.quantity for cell in view.computed))
+    st.subheader(f"Table {view.table}: {paper.TITLES[view.table]}", anchor=False)
+    if not quantities or view.table == "II":
+        return
+    with st.container(width=420):
+        quantity = state.select("Number shown", {name: QUANTITIES[name] for name in quantities}, key="quantity")
+    cells = [cell for cell in view.computed if cell.number.place.quantity == quantity]
+    rows = dots(cells)
+    start = chance(quantity)
+    shown = figures.attack_dots(
+        rows, _capital(QUANTITIES[quantity]), "open: the paper · filled: here, with its 95 % interval",
+        QUANTITIES[quantity], start,
+    )  # fmt: skip
+    components.chart(
+        shown,
+        rows.drop(columns=["open"]),
+        name=f"paper_{view.of.dataset}_{view.table}_{quantity}",
+        takeaway=told(cells, QUANTITIES[quantity]),
+        meaning="""An open mark inside the bar of the filled one of its row agrees. The bar resamples images, and seeds
+        where there are several: with one seed it leaves out what another training seed would change.""",
+        settings=conditions(view, cells),
+        key=f"paper_{view.table}_{quantity}",
+    )
+
+
+def conditions(view: View, cells: Sequence[reproduce.Cell]) -> str:
+    """The settings line: the preset, what all cells share, and what differs between them once each."""
+    preset = view.of.sweeps if view.table in paper.SWEEPS else view.of.main
+    parts = [cell.conditions.split(", ") for cell in cells]
+    shared = [part for part in parts[0] if all(part in of for of in parts)]
+    seeds = sorted({seed for cell in cells for seed in cell.ours.seeds})
+    told = [f"data: {preset}", *shared, f"seeds: {', '.join(map(str, seeds))}" if seeds else ""]
+    return " · ".join(part for part in told if part)
+
+
+def _capital(text: str) -> str:
+    """A capital at the start; the rest, which may hold names, as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def dots(cells: Sequence[reproduce.Cell]) -> pd.DataFrame:
+    """Two rows per cell, the paper's and ours, for `figures.attack_dots`."""
+    rows = []
+    for cell in cells:
+        low, high = cell.ours.interval or (cell.ours.value, cell.ours.value)
+        own = {"name": row_name(cell), "model": cell.number.place.defense or "none"}
+        printed = {"value": cell.number.value, "low": None, "high": None}
+        ours = {"value": cell.ours.value, "low": low, "high": high}
+        rows.append({**own, "open": True, **printed, "text": f"paper: {cell.number.value:g}"})
+        rows.append({**own, "open": False, **ours, "text": f"here: {cell.ours.value:.3f}, {cell.verdict}"})
+    return pd.DataFrame(rows)
+
+
+def row_name(cell: reproduce.Cell) -> str:
+    """What tells a cell from the others of its table and quantity."""
+    place = cell.number.place
+    parts = [
+        None if place.defense is None else words.label(place.defense),
+        None if place.explainer is None else figures.EXPLAINERS[place.explainer],
+        None if place.lam is None or place.table == "IX" else f"lambda {place.lam:g}",
+        None if place.beta is None or place.table == "VIII" else f"beta {place.beta:g}",
+        None if place.level is None else f"{place.level:.0%} removed",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def chance(quantity: str) -> float | None:
+    """Where a quantity stands if nothing is found, for the dotted line; None for one without such a place."""
+    if quantity in ("balanced_accuracy", "audit_accuracy", "audit_auc"):
+        return 0.5
+    return 0.0 if quantity in ("t_statistic", "faithfulness_correlation", "faithfulness_estimate") else None
+
+
+def told(cells: Sequence[reproduce.Cell], quantity: str) -> str:
+    """The numbers of one quantity in a sentence: how many agree, and the one that is farthest apart."""
+    counts = reproduce.counts(cells)
+    far = max(cells, key=lambda cell: cell.difference or 0.0)
+    said = [f"{count} {name}" for name, count in counts.items() if count]
+    return (
+        f"{_capital(quantity)}: {', '.join(said)}. Farthest apart: {row_name(far)}, where the paper has "
+        f"{far.number.value:g} and this code {far.ours.value:.3g}."
+    )
+
+
+# ---- the table
+
+
+def table(view: View) -> None:
+    """All cells of the table with the paper's number, ours, the verdict, and what has to be known; its command."""
+    frame = shown(view.cells)
+    st.dataframe(
+        frame, hide_index=True, placeholder="", alt=f"Table {view.table} of the paper with our numbers beside",
+        column_config={
+            "paper": NUMBER("Paper", format="%.4g"),
+            "ours": NUMBER("Here", format="%.4g"),
+            "interval": TEXT("95 % interval"),
+            "difference": NUMBER("Apart", format="%.3g"),
+            "beside": TEXT("Beside it", width="large"),
+            "compared with": TEXT("Moves from", help="From where both numbers are said to move, for the verdict."),
+            "note": TEXT("To be known", width="large"),
+        },
+    )  # fmt: skip
+    st.caption("What computes this table, or prints it where it is stored (`--show` computes nothing):")
+    st.code(view.command, language="bash")
+    found = list(view.cells)
+    with st.container(horizontal=True):
+        components.download(reproduce.wide(found, view.table), f"paper_{view.of.dataset}_{view.table}")
+        components.download(
+            reproduce.latex(found, view.table), f"paper_{view.of.dataset}_{view.table}", key="latex", form="TeX"
+        )
+
+
+def shown(cells: Sequence[reproduce.Cell]) -> pd.DataFrame:
+    """The table's lines; columns without a value left out."""
+    lines = []
+    for row in (cell.row() for cell in cells):
+        interval = "" if row["interval"] is None else "{:.3g} to {:.3g}".format(*row["interval"])
+        beside = "; ".join(f"{name}: {of['value']:.3g}" for name, of in row["beside"].items())
+        lines.append(
+            {
+                "defense": None if row["defense"] is None else words.label(row["defense"]),
+                "explainer": None if row["explainer"] is None else figures.EXPLAINERS[row["explainer"]],
+                "lambda": row["lambda"],
+                "beta": row["beta"],
+                "removed": row["removed"],
+                "quantity": QUANTITIES[row["quantity"]],
+                "paper": row["paper"],
+                "ours": row["ours"],
+                "interval": interval,
+                "difference": row["difference"],
+                "verdict": row["verdict"],
+                "compared with": row["compared_with"],
+                "beside": beside,
+                "note": " ".join([row["refused"] or "", *row["notes"]]).strip(),
+            }
+        )
+    return pd.DataFrame(lines).dropna(axis="columns", how="all")
+
+
+def inconsistencies(view: View) -> None:
+    """Where the paper disagrees with itself at numbers of this table, as it is about the whole table or some cells."""
+    by_note: dict[str, list[reproduce.Cell]] = {}
+    for cell in view.cells:
+        for note in paper.notes(cell.number.place):
+            by_note.setdefault(note, []).append(cell)
+    if not by_note:
+        return
+    st.subheader("Where the paper is unclear or disagrees with itself", anchor=False)
+    for note, cells in by_note.items():
+        where = "the whole table" if len(cells) == len(view.cells) else f"{len(cells)} of {len(view.cells)} numbers"
+        st.markdown(f"- {note} *({where})*", width=theme.TEXT_WIDTH)
+
+
+# ---- figures
+
+
+def curves(view: View) -> None:
+    """The paper's Figures 2 to 5 from our runs, where they are stored, with links to the pages that show more."""
+    made = loaders.paper_charts(view.of)
+    st.subheader("The paper's figures, from our runs", anchor=False)
+    if not made:
+        st.info("None of the runs behind Figures 2 to 6 is stored yet.", icon=":material/hourglass_empty:")
+        return
+    names = {name: reproduce.FIGURES[name] for name in made}
+    name = state.select("Figure", names, key="figure")
+    components.plot(made[name], f"{view.of.dataset}_{name}", names[name], key=f"paper_{name}")
+    preset = presets.get(view.of.main)
+    st.caption(f"{names[name]}. Data: {view.of.main}, {preset.experiment.train.epochs} epochs, seed {preset.seeds[0]}.")
+    sitemap.link(FIGURE_PAGES[name], "More of it, with tests and single images", {"preset": view.of.main})
+
+
+def about(view: View) -> None:
+    """Where the whole comparison is written down."""
+    with st.expander("How this comparison is made", icon=":material/info:"):
+        st.markdown(words.flat(_ABOUT), width=theme.TEXT_WIDTH)
+        st.code(f"python -m tier reproduce --dataset {view.of.dataset} --output paper", language="bash")
+
+
+_ABOUT = """Each number of the paper is answered by one run or attack of this code. A cell of Table V is the attack on
+    the rest of the attacker's own shadow model, trained with the same defense, which is what the paper most likely
+    reports; the attack on the target stands beside it. Numbers come from the store: nothing is typed in.
+    REPRODUCTION.md says what agreed, what did not, and the likely reason. The command computes what is not stored and
+    writes all tables and figures as files."""

@@ -1,0 +1,96 @@
+"""The page Paper vs here: the paper's numbers beside those stored, what is said of them, and what can be kept."""
+
+from pathlib import Path
+
+import pytest
+
+from dashboard import paper as page
+from tests.dashboard.conftest import Open, charts, texts
+from tier import demo, paper, reproduce
+from tier.paper import Place, Printed
+from tier.reproduce import Cell
+from tier.reproduce.ours import Measured
+
+
+def cell(value: float | None, verdict: str, printed: float = 0.7, **place: object) -> Cell:
+    where = Place(**{"table": "VIII", "dataset": "gtsrb", "quantity": "test_top1", "defense": "tier_full", **place})
+    interval = None if value is None else (value - 0.02, value + 0.02)
+    return Cell(Printed(where, printed, 0.005), Measured(value, interval, None, (0,)), verdict, None, "net, 3 epochs")
+
+
+CELLS = [
+    cell(0.71, "agrees", lam=0.0, beta=0.3),
+    cell(0.40, "contradicts", lam=7.0, beta=0.3),
+    cell(None, "not computed", lam=9.0, beta=0.3),
+]
+
+
+def test_every_quantity_and_data_set_has_a_name() -> None:
+    assert {number.place.quantity for number in paper.printed()} == set(page.QUANTITIES)
+    assert set(page.DATASETS) == set(paper.DATASETS.values())
+    assert set(page.ICONS) == set(reproduce.VERDICTS)
+    assert set(page.FIGURE_PAGES) == set(reproduce.FIGURES) - {"figure6"}
+
+
+def test_the_sentence_counts_what_was_computed() -> None:
+    said = page.takeaway(CELLS, "GTSRB")
+    assert "Of the paper's 3 numbers on GTSRB, 2 were computed" in said
+    assert "1 agree within our interval, 0 move in the same direction, 1 contradict the paper" in said
+    assert page.takeaway(CELLS[2:], "GTSRB") == "None of the paper's numbers on GTSRB was computed yet."
+    sizes = cell(1500.0, "agrees", 1500.0, table="II", quantity="target_train", defense=None)
+    assert page.takeaway([sizes], "GTSRB").startswith("None")  # a setting is no finding
+
+
+def test_the_farthest_number_is_named() -> None:
+    said = page.told(CELLS[:2], "test accuracy")
+    assert said == (
+        "Test accuracy: 1 agrees, 1 contradicts. Farthest apart: TIER Full, lambda 7, where the paper has 0.7 and this "
+        "code 0.4."
+    )
+
+
+def test_dots_are_the_two_numbers() -> None:
+    rows = page.dots(CELLS[:2])
+    assert list(rows["value"]) == [0.7, 0.71, 0.7, 0.40]
+    assert list(rows["open"]) == [True, False, True, False]
+    assert rows["low"].dropna().tolist() == pytest.approx([0.69, 0.38])
+
+
+def test_rows_of_a_table_have_different_names() -> None:
+    for table in paper.TABLES:
+        for dataset in page.DATASETS:
+            places = [n.place for n in paper.of(dataset, [table])]
+            for quantity in {place.quantity for place in places}:
+                rows = [cell(0.5, "agrees", table=p.table, quantity=quantity, defense=p.defense, explainer=p.explainer,
+                             level=p.level, lam=p.lam, beta=p.beta)
+                        for p in places if p.quantity == quantity]  # fmt: skip
+                names = [page.row_name(one) for one in rows]
+                assert len(set(names)) == len(names), (table, dataset, quantity)
+
+
+def test_the_page_shows_what_is_stored(open_page: Open, shipped_store: Path) -> None:
+    test = open_page("paper", shipped_store, table="VIII")
+    assert not test.exception
+    assert "Table VIII" in texts(test)
+    assert len(charts(test)) >= 1
+    (table,) = test.dataframe
+    found = reproduce.cells(demo.open_store(str(shipped_store)), reproduce.protocol("gtsrb"), ["VIII"])
+    assert list(table.value["paper"]) == [one.number.value for one in found]
+    assert list(table.value["verdict"]) == [one.verdict for one in found]
+    assert any("tier reproduce --dataset gtsrb --table VIII" in one.value for one in test.code)
+    assert "The caption says beta 3.0" in texts(test)
+
+
+def test_without_results_every_number_is_to_be_computed(open_page: Open, empty_store: Path) -> None:
+    test = open_page("paper", empty_store)
+    assert not test.exception
+    assert "None of the paper's numbers on GTSRB was computed yet." in texts(test)
+    (table,) = test.dataframe
+    assert set(table.value["verdict"]) == {"not computed"}
+
+
+def test_filters_leave_rows_out(open_page: Open, shipped_store: Path) -> None:
+    test = open_page("paper", shipped_store, table="IX", paper_defenses="TIER Reg-only")
+    assert not test.exception
+    (table,) = test.dataframe
+    assert set(table.value["defense"]) == {"TIER Reg-only"}
