@@ -67,6 +67,7 @@ class Data(Config):
     source: str = "signs"
     image_size: int = Field(32, ge=8)
     limit: int | None = Field(None, ge=1)  # keep this many images, stratified by class
+    without: str | None = None  # a further column of the data; images for which it is true are left out
     signs: Signs = Signs()
     fingerprint: str | None = None  # pinned by presets, so that results can be shown without the data
 

@@ -118,15 +118,31 @@ def load(config: Data, root: str | None = None, progress: Progress | None = None
     variable TIER_DATA) as a parquet file or folder or a class-per-folder tree; as a path; as a torchvision data set,
     downloaded into `<data root, else ~/.cache/tier/data>/torchvision`. Images that are not square are scaled on their
     shorter side and centre-cropped. Raises DataError saying what to do when nothing is found or readable, when a
-    download fails, or when the images are not those of `config.fingerprint`.
+    download fails, when there is no column `config.without`, or when the images are not those of `config.fingerprint`.
     """
     dataset = _signs(config) if config.source == "signs" else _from_disk(config, root, progress)
+    if config.without is not None:
+        dataset = _without(dataset, config.without)
     if len(dataset.class_names) < 2:
         raise DataError(
             f"'{config.source}' has one class only ('{dataset.class_names[0]}'); a classifier needs two or more"
         )
     verify(dataset, config)
     return _with_empty_classes_noted(dataset)
+
+
+def _without(dataset: Dataset, column: str) -> Dataset:
+    """The images for which a column of yes and no says no."""
+    if column not in dataset.extra:
+        known = ", ".join(dataset.extra) or "none"
+        raise DataError(f"data.without names the column '{column}', which these images lack; further columns: {known}")
+    flags = dataset.extra[column]
+    if flags.dtype != bool:
+        raise DataError(f"data.without needs a column of true and false; '{column}' holds {flags.dtype}")
+    kept = dataset.take(np.flatnonzero(~flags))
+    if not len(kept):
+        raise DataError(f"data.without={column} leaves no image")
+    return replace(kept, notes=(*kept.notes, f"{int(flags.sum())} images left out, whose {column} is true"))
 
 
 def verify(dataset: Dataset, config: Data) -> None:

@@ -508,6 +508,23 @@ def stack(seeds: list[int]) -> np.ndarray:
     return np.stack([random_pixels(seed, SIZE, SIZE, 3) for seed in seeds]).transpose(0, 3, 1, 2)
 
 
+def test_images_can_be_left_out_by_a_column(tmp_path: Path) -> None:
+    columns = {"label": [1, 0, 1, 0], "seen": [True, False, True, False], "score": [0.5, 1.0, 1.5, 2.0]}
+    path = write_parquet(tmp_path / "one.parquet", columns, CLASSES)
+    dataset = read(path, without="seen")
+    assert dataset.labels.tolist() == [0, 0]
+    assert np.array_equal(dataset.images, stack([1, 3]))
+    assert dataset.extra["score"].tolist() == [1.0, 2.0]
+    assert "2 images left out, whose seen is true" in dataset.notes
+    with pytest.raises(DataError, match="column 'sene', which these images lack; further columns: seen, score"):
+        read(path, without="sene")
+    with pytest.raises(DataError, match="needs a column of true and false; 'score' holds float"):
+        read(path, without="score")
+    every = write_parquet(tmp_path / "all.parquet", {**columns, "seen": [True] * 4}, CLASSES)
+    with pytest.raises(DataError, match="leaves no image"):
+        read(every, without="seen")
+
+
 def test_parquet(tmp_path: Path) -> None:
     columns = {
         "label": [1, 0, 1, 0],
