@@ -80,8 +80,8 @@ format: setup  ## format the code and repair what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## the benchmarks, one after another
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: setup  ## the benchmarks, one after another (bench/gpu_paper.sh, which needs a GPU, by itself)
+	@set -e; for script in $(filter-out bench/gpu_paper.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 # The browser tests drive the Chromium that the system's package manager installs.
 chromium:

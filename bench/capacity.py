@@ -112,7 +112,7 @@ def training_costs(net: config.Model, count: int, rounds: int) -> Iterator[tuple
         defense = defenses.build(run.defense)
         settings = defense.settings(run.train)
         state = training.start(problem, run.net, settings)
-        model, optimizer, _ = defense.prepare(state.model, state.optimizer, problem)
+        model, optimizer = defense.prepare(state.model, state.optimizer, problem)
         model.train()
         weights = list(model.parameters())
         defense.begin(torch.arange(count), 0)

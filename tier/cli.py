@@ -9,6 +9,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -303,6 +304,9 @@ def paper_and_here(
     show: Annotated[bool, typer.Option("--show", help="Only what is stored; compute nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON of every cell.")] = False,
     in_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
+    alternatives: Annotated[
+        bool, typer.Option("--alternatives", help="Instead of the tables: what the paper leaves open, tried in turn.")
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Folder for tables (CSV, LaTeX) and figures.")] = None,
     here: HereOption = False,
     store: StoreOption = None,
@@ -313,9 +317,12 @@ def paper_and_here(
     """
     of, where = reproduce.protocol(dataset), demo.open_store(store)
     numbers = None if seeds is None else list(range(seeds))
-    work = reproduce.jobs(of, table, numbers)
+    work = reproduce.alternative_jobs(of) if alternatives else reproduce.jobs(of, table, numbers)
     if not show:
         watching.compute(where, work, here)
+    if alternatives:
+        _print_alternatives(reproduce.alternatives(where, of), as_json, in_markdown)
+        return
     found = reproduce.cells(where, of, table, numbers)
     if output is not None:
         for path in reproduce.write(output, where, of, found):
@@ -639,6 +646,17 @@ def _print_table(lines: list[list[str]], names: int) -> None:
     for before, row in pairwise(lines):
         table.add_row(*([""] * names if row[:names] == before[:names] else row[:names]), *row[names:])
     out.print(table)
+
+
+def _print_alternatives(table: pd.DataFrame, as_json: bool, in_markdown: bool) -> None:
+    """What each open choice gives, in one of three forms."""
+    lines = reproduce.alternative_rows(table)
+    if as_json:
+        print(json.dumps({"choices": json.loads(table.to_json(orient="records"))}, indent=2, allow_nan=False))
+    elif in_markdown:
+        print(as_markdown(lines))
+    else:
+        _print_table(lines, 1)
 
 
 def _print_agreement(found: Sequence[reproduce.Cell], of: reproduce.Protocol, again: list[str]) -> None:

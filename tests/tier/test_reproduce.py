@@ -155,3 +155,31 @@ def test_what_does_not_exist_is_refused(arguments: list[str], said: str) -> None
     result = CliRunner().invoke(app, ["reproduce", "--show", *arguments])
     assert result.exit_code != 0
     assert said in str(result.exception)
+
+
+# ---- what the paper leaves open
+
+
+def test_each_choice_changes_only_what_it_says() -> None:
+    of = reproduce.protocol("gtsrb")
+    preset = presets.get(of.sweeps)
+    for (label, stage, e), (choice, defense) in zip(
+        reproduce.alternative_jobs(of), [(c, d) for c in reproduce.CHOICES for d in c.defenses], strict=True
+    ):
+        assert stage == "report"
+        assert label == f"{choice.name}, {defense}"
+        assert e == preset.run(defense, preset.seeds[0]).set(choice.settings)
+        plain = preset.run(defense, preset.seeds[0])
+        assert bool(choice.settings) == (experiment.key("train", e) != experiment.key("train", plain))
+
+
+def test_alternatives_are_the_stored_figures() -> None:
+    table = reproduce.alternatives(demo.open_store(None), reproduce.protocol("gtsrb"))
+    row = table[(table["choice"] == "split by track") & (table["defense"] == "tier_full")].iloc[0]
+    report = experiment.find(demo.open_store(None), "report", presets.get("gtsrb_tracks").run("tier_full"))
+    assert report is not None
+    assert row["test_accuracy"] == report.metrics["test_accuracy"]
+    assert row["audit_auc_low"] < row["audit_auc"] < row["audit_auc_high"]
+    lines = reproduce.alternative_rows(table)
+    assert len(lines) == 1 + len(table)
+    assert any(line[0] == "split by track" and line[1] == "tier_full" and "[" in line[2] for line in lines)

@@ -1,5 +1,6 @@
 """Paper against here: which run answers to which number of the paper, and whether the two agree."""
 
+from tier.reproduce.alternatives import CHOICES, alternative_jobs, alternative_rows, alternatives
 from tier.reproduce.files import FIGURES, charts, triplets, write
 from tier.reproduce.protocol import PROTOCOLS, Protocol, jobs, protocol
 from tier.reproduce.verdicts import (
@@ -17,6 +18,7 @@ from tier.reproduce.verdicts import (
 )
 
 __all__ = [
+    "CHOICES",
     "FIGURES",
     "KEYS",
     "MARKS",
@@ -24,6 +26,9 @@ __all__ = [
     "VERDICTS",
     "Cell",
     "Protocol",
+    "alternative_jobs",
+    "alternative_rows",
+    "alternatives",
     "cell_text",
     "cells",
     "charts",

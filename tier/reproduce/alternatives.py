@@ -1,0 +1,118 @@
+"""What the paper leaves open, tried one choice at a time: does any of them explain where ours differs?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from tier import presets, summary
+from tier.config import DefenseName, Experiment
+from tier.demo import Job
+from tier.reproduce.protocol import MODELS, Protocol
+from tier.store import Store
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings that differ from the protocol's, and why they might matter; `defenses` are those that they concern."""
+
+    name: str
+    why: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    defenses: tuple[DefenseName, ...] = MODELS
+
+
+CHOICES = (
+    Choice("as in the tables", "the protocol as it is", {}, (*MODELS, "tier_reg")),
+    Choice(
+        "split by track",
+        "near-identical frames of a track fall on both sides of a random split, which makes non-members look like "
+        "members",
+        {"split.group_disjoint": True},
+    ),
+    Choice(
+        "AdamW, 0.001",
+        "the paper names no optimizer",
+        {"train.optimizer": "adamw", "train.learning_rate": 1e-3},
+    ),
+    Choice(
+        "confidence as a probability",
+        "the paper's confidence can be read as logit or probability",
+        {"defense.tier.confidence": "probability"},
+        ("tier_full",),
+    ),
+    Choice(
+        "beta 3.0",
+        "the caption of Table VIII says 3.0, Table IX goes from 0 to 0.5",
+        {"defense.tier.beta": 3.0},
+        ("tier_full",),
+    ),
+    Choice(
+        "flips, and crops of 4 pixels",
+        "the paper's T flips, rotates and crops, by how much it does not say",
+        {"defense.augmentation.flip": True, "defense.augmentation.padding": 4},
+        ("augmentation", "tier_full"),
+    ),
+    Choice(
+        "all models augmented",
+        "the paper says that all models are trained with augmentation (VI-D)",
+        {"defense.base_augmentation": "standard"},
+        ("none", "tier_reg"),
+    ),
+    Choice(
+        "MobileNetV2",
+        "the paper's other net",
+        {"model.architecture": "mobilenet_v2"},
+    ),
+    Choice(
+        "CIFAR stem, 10 epochs",
+        "the paper does not say which stem; this one is ten times as slow, so fewer epochs",
+        {"model.architecture": "resnet18_cifar", "train.epochs": 10},
+    ),
+)
+FIGURES = ("train_accuracy", "test_accuracy", "audit_balanced_accuracy", "audit_auc", "gap_balanced_accuracy")
+
+
+def alternative_runs(of: Protocol) -> Iterator[tuple[Choice, DefenseName, Experiment]]:
+    """Every choice with the defenses that it concerns, on the preset of the sweeps and its first seed."""
+    preset = presets.get(of.sweeps)
+    for choice in CHOICES if of.dataset == "gtsrb" else CHOICES[:1]:
+        for defense in choice.defenses:
+            yield choice, defense, preset.run(defense, preset.seeds[0]).set(choice.settings)
+
+
+def alternative_jobs(of: Protocol) -> list[Job]:
+    """The reports behind `alternatives`."""
+    return [(f"{choice.name}, {defense}", "report", e) for choice, defense, e in alternative_runs(of)]
+
+
+def alternatives(store: Store, of: Protocol) -> pd.DataFrame:
+    """A line per choice and defense: choice, why, defense, and each of FIGURES with its 95 % interval (_low, _high).
+
+    Empty fields where the run is not in the store.
+    """
+    lines = []
+    for choice, defense, e in alternative_runs(of):
+        line: dict[str, Any] = {"choice": choice.name, "why": choice.why, "defense": defense}
+        found = summary.of_runs(store, {e.train.seed: e})
+        for name in FIGURES:
+            low, high = (None, None) if found is None else found["intervals"][name] or (None, None)
+            line |= {name: None if found is None else found[name], f"{name}_low": low, f"{name}_high": high}
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def alternative_rows(table: pd.DataFrame) -> list[list[str]]:
+    """`alternatives` as text, header first; runs that are not stored have dashes."""
+    lines = [["choice", "defense", *FIGURES]]
+    for row in table.to_dict("records"):
+        lines.append([row["choice"], row["defense"], *(_cell(row, name) for name in FIGURES)])
+    return lines
+
+
+def _cell(row: dict[Any, Any], name: str) -> str:
+    if pd.isna(row[name]):
+        return "-"
+    interval = "" if pd.isna(row[f"{name}_low"]) else f" [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]"
+    return f"{row[name]:.3f}{interval}"
