@@ -71,10 +71,10 @@ def papers() -> None:
 
 
 def matched(frame: pd.DataFrame) -> None:
-    """Each TIER run beside its rivals of equal accuracy, best advantage first."""
-    shown = frame.sort_values("advantage", ascending=False, na_position="last")
+    """Each TIER setting beside its rivals of equal accuracy: those with several seeds, best advantage first."""
+    shown = frame.sort_values(["counted", "advantage"], ascending=False, na_position="last")
     names = {True: "yes", False: "no", None: "unknown"}
-    columns = ["model", "lambda", "beta", "seed", "test_accuracy", "leak", "advantage", "clear"]
+    columns = ["model", "lambda", "beta", "seeds", "test_accuracy", "leak", "advantage", "p", "clear"]
     columns += ["best", "best_accuracy", "best_leak", "worst", "worst_leak", "rivals", "audit", "gap"]
     columns += ["best_audit", "best_gap"]
     verdicts = [None if pd.isna(value) else bool(value) for value in shown["clear"]]
@@ -87,12 +87,12 @@ def matched(frame: pd.DataFrame) -> None:
         placeholder="–",
         hide_index=True,
         height=min(38 * (len(shown) + 1), 420),
-        alt="TIER runs beside the least and most leaking rivals at their test accuracy",
+        alt="TIER settings beside the least and most leaking rivals at their test accuracy",
         column_config={
-            "model": TEXT("TIER run", pinned=True),
+            "model": TEXT("TIER setting", pinned=True),
             "lambda": NUMBER("Lambda", format="%g"),
             "beta": NUMBER("Beta", format="%g"),
-            "seed": NUMBER("Seed", format="%d"),
+            "seeds": NUMBER("Seeds", format="%d"),
             "test_accuracy": NUMBER("Test accuracy", format="%.3f"),
             "leak": NUMBER("Leak", format="%.3f", help="The larger of its audit and its gap attack."),
             "audit": NUMBER("Audit", format="%.3f", help="Cross-fitted balanced accuracy."),
@@ -100,7 +100,7 @@ def matched(frame: pd.DataFrame) -> None:
             "best_audit": NUMBER("Least leaking rival's audit", format="%.3f"),
             "best_gap": NUMBER("Least leaking rival's gap attack", format="%.3f"),
             "rivals": NUMBER(
-                "Rivals", format="%d", help="Runs and checkpoints without TIER as accurate, to within 2 points."
+                "Rivals", format="%d", help="Settings and checkpoints without TIER as accurate, to within 2 points."
             ),
             "best": TEXT("Least leaking rival", width=290, help="Of those as accurate or more."),
             "best_accuracy": NUMBER("Its test accuracy", format="%.3f"),
@@ -108,7 +108,8 @@ def matched(frame: pd.DataFrame) -> None:
             "worst": TEXT("Most leaking rival", width=290, help="Of those within 2 points of accuracy."),
             "worst_leak": NUMBER("Its leak ", format="%.3f"),
             "advantage": NUMBER("Advantage of TIER", format="%+.3f"),
-            "clear": TEXT("Clear", help="Whether the two 95 % intervals lie apart."),
+            "p": NUMBER("p, corrected", format="%.2g", help="For the choice of the best rival and for all settings."),
+            "clear": TEXT("Clear", help="Whether p is below 0.05; unknown of a setting with one seed."),
         },
     )
     components.download(frame, "matched_accuracy")
@@ -118,12 +119,14 @@ def at_accuracy(table: pd.DataFrame, against: str) -> None:
     """Each defense's least leaking setting at an accuracy; `table` as from `tables.at_accuracy`, with `overhead`."""
     tier = words.label(against)
     names = {True: "yes", False: "no"}
-    columns = ["defense", "setting_text", "test_accuracy", "leak", "low", "high", "difference", "difference_low"]
-    columns += ["difference_high", "clear", "overhead", "of", "seeds", "epsilon", "delta"]
+    columns = ["defense", "setting_text", "seeds", "test_accuracy", "borderline", "leak", "low", "high", "difference"]
+    columns += ["difference_low", "difference_high", "p", "clear", "overhead", "of", "single", "epsilon", "delta"]
+    single = ["" if counted else ": one seed, not counted" for counted in table["counted"]]
     private = table["delta"].notna().any() if len(table) else False
     st.dataframe(
         table[columns if private else columns[:-2]].assign(
-            defense=[words.defense(name) for name in table["defense"]],
+            defense=[f"{words.defense(name)}{end}" for name, end in zip(table["defense"], single, strict=True)],
+            borderline=["perhaps less" if value else "yes" for value in table["borderline"]],
             clear=pd.array([None if pd.isna(v) else names[bool(v)] for v in table["clear"]], dtype="string"),
         ),
         hide_index=True,
@@ -133,17 +136,20 @@ def at_accuracy(table: pd.DataFrame, against: str) -> None:
             "defense": TEXT("Defense", pinned=True),
             "setting_text": TEXT("Strength", help="Of its least leaking setting that is as accurate."),
             "test_accuracy": NUMBER("Test accuracy", format="%.3f"),
+            "borderline": TEXT("As accurate", help="Perhaps less: its interval reaches below the limit."),
             "leak": NUMBER("Leak", format="%.3f", help="The larger of audit and gap attack, mean over its seeds."),
-            "low": NUMBER("Leak, low", format="%.3f", help="95 %, the widest over the seeds."),
+            "low": NUMBER("Leak, low", format="%.3f", help="95 % interval of the mean, over images and seeds."),
             "high": NUMBER("Leak, high", format="%.3f"),
             "difference": NUMBER(f"Against {tier}", format="%+.3f", help=f"Below 0: it leaks less than {tier}."),
-            "difference_low": NUMBER("Low", format="%+.3f", help="95 % interval of the difference."),
+            "difference_low": NUMBER("Low", format="%+.3f", help="95 % interval of this one difference."),
             "difference_high": NUMBER("High", format="%+.3f"),
-            "clear": TEXT("Clearly different", help="Whether that interval excludes 0."),
+            "p": NUMBER("p, corrected", format="%.2g", help="For the choice of settings and the number of rows."),
+            "clear": TEXT("Clearly different", help="Whether p is below 0.05."),
             "overhead": NUMBER("Epoch time", format="%.2f ×", help="Over plain training, at its usual strength."),
-            "of": NUMBER("Settings", format="%d", help="So many of its settings and checkpoints are as accurate."),
+            "of": NUMBER("Settings", format="%d", help="From so many of its settings and checkpoints it was picked."),
+            "single": TEXT("Less, with one seed", help="Its least leaking setting of one seed; not counted."),
             "seeds": NUMBER("Seeds", format="%d"),
-            "epsilon": NUMBER("Epsilon", format="%.3g", help="What DP-SGD guarantees: less is stronger."),
+            "epsilon": NUMBER("Epsilon", format="localized", help="What DP-SGD guarantees: above 10 next to nothing."),
             "delta": NUMBER("Delta", format="%.0e"),
         },
     )

@@ -186,13 +186,15 @@ def paths(preset: Preset) -> pd.DataFrame:
 @st.cache_data(max_entries=8, show_spinner="Comparing the training times …")
 def _overheads(place: Place, preset: str, held: tuple[str, ...]) -> pd.DataFrame:
     found = summary.overheads(_open(place), pinned(presets.get(preset)))
-    columns = ["value", "low", "high", "seconds", "seeds", "refused"]
+    columns = ["value", "low", "high", "seconds", "seeds", "refused", "note"]
     frame = pd.DataFrame.from_dict(found, orient="index", columns=columns).rename_axis("model").reset_index()
     return frame.astype(dict.fromkeys(columns[:4], float))
 
 
 def overheads(preset: Preset) -> pd.DataFrame:
-    """Seconds per epoch over plain training by `model`: value, low, high, seconds, seeds, refused (why no value)."""
+    """Seconds per epoch over plain training by `model`: value, low, high, seconds, seeds, refused (why no value), note
+    (why the value is not a measured one).
+    """
     return _overheads(_place(), preset.name, _held("report"))
 
 

@@ -66,18 +66,19 @@ def among(preset: Preset, one: Experiment) -> None:
         return
     chosen = runs[runs["key"] == loaders.key("report", one)]
     own = runs[runs["model"].isin([defense.name for defense in preset.defenses])]
-    rivals = tables.alternatives(runs, loaders.paths(preset))
-    matched, frontier = tables.matched(chosen, rivals), tables.frontier(runs, rivals)
+    choices = tables.options(runs, loaders.paths(preset))
+    setting = choices[choices["setting"].isin(chosen["setting"])]
+    matched, frontier = tables.matched(setting, tables.alternatives(choices)), tables.frontier(choices)
     components.chart(
         figures.leak(own, tables.paths([]), frontier, chosen, height=480),
         own.drop(columns=["setting"]),
         name="accuracy_against_leak",
         takeaway=words.standing_of(matched, frontier),
         meaning="""Every point is a trained model: to the right it is better on new images, further down it gives less
-        away. The grey steps are the least leak to be had at each accuracy, by any defense or by stopping early: a point
-        is worth its trouble only there.""",
+        away. The grey steps are the least mean leak to be had at each accuracy, by any defense or by stopping early: a
+        setting is worth its trouble only there. A single point below them may be luck.""",
         settings=components.settings_line(
-            preset, preset.experiment, runs=len(own), seeds=own["seed"].nunique(),
+            preset, preset.experiment, runs=len(own), seeds=words.seeds(tables.seed_counts(choices)),
             leak="the stronger of gap attack and audit", audit=components.audit_text(preset),
             ring="the point chosen above" if len(chosen) else None,
         ),

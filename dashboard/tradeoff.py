@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from dashboard import components, listing, loaders, sitemap, state, theme, words
-from tier import figures, tables
+from tier import experiment, figures, tables
+from tier.capacity import MONITOR
 from tier.config import DefenseName, Experiment
 from tier.presets import Preset
 
@@ -17,6 +19,7 @@ MEASURES = {"audit": "Audit or gap attack", "balanced_accuracy": "Best attack", 
 VARIANTS: dict[DefenseName, str] = {"tier_full": "Full", "tier_reg": "Reg-only"}
 TOLERANCE = 0.02  # of the test accuracy: how much less still counts as accurate
 FREE = "another accuracy"
+SAME = 1e-5  # confidences nearer to each other than this are one, rounded twice
 NAME = "tradeoff"
 
 
@@ -51,26 +54,29 @@ class View:
 
     @cached_property
     def trails(self) -> pd.DataFrame:
-        """Ways through the plane as one strength rises; attacks of the battery are known of too few runs for that."""
+        """Ways through the plane as one setting varies; attacks of the battery are known of too few runs for that."""
         usual = {d.name: (d.tier.lambda_, d.tier.beta) for d in self.preset.defenses if d.name in VARIANTS}
         shown = {str(name): at for name, at in usual.items() if name in self.models}
         points = self.points if self.measure == "audit" else self.points.head(0)
         return tables.trails(points, shown, self.preset.seeds[0])
 
     @cached_property
-    def rivals(self) -> pd.DataFrame:
-        """What TIER has to beat, of everything stored."""
-        return tables.alternatives(self.runs, self.paths)
+    def choices(self) -> pd.DataFrame:
+        """All stored settings, each with its mean over seeds (`tables.options`)."""
+        return tables.options(self.runs, self.paths)
 
     @cached_property
-    def matched(self) -> pd.DataFrame:
-        """Each stored TIER run beside the rivals of its accuracy."""
-        return tables.matched(self.runs, self.rivals)
+    def shown(self) -> pd.DataFrame:
+        """The settings in the plane, likewise, with the leak as it is measured here."""
+        if self.measure == "audit":
+            return self.choices[self.choices["model"].isin(self.models)]
+        return tables.options(self.points, self.stopped)
 
     def settings(self, **extra: object) -> str:
         """The settings line of what is shown."""
+        counted = words.seeds(tables.seed_counts(self.shown))
         return components.settings_line(
-            self.preset, self.preset.experiment, runs=len(self.points), seeds=self.points["seed"].nunique(), **extra
+            self.preset, self.preset.experiment, runs=len(self.points), seeds=counted, **extra
         )
 
 
@@ -122,7 +128,7 @@ def plane(view: View) -> None:
     names = _names(view)
     chosen = state.peek("run", names, names[0])
     state.ready("run", chosen)
-    frontier = tables.frontier(view.points, tables.alternatives(view.points, view.stopped))
+    frontier = tables.frontier(view.shown)
     shown = pd.concat([part for part in (view.points, view.stopped) if len(part)] or [view.points])
     ring = shown[shown["text"] == chosen]
     if not len(view.points):
@@ -148,20 +154,31 @@ def plane(view: View) -> None:
 def _takeaway(view: View, frontier: pd.DataFrame) -> str:
     if view.measure != "audit":
         return words.best_attack(view.points, view.measure)
-    told = words.leak(view.matched, len(view.rivals)), words.frontier(frontier)
+    rivals = tables.alternatives(view.shown)
+    told = words.leak(tables.matched(view.shown, rivals), len(rivals)), words.frontier(frontier)
     return " ".join(part for part in told if part)
 
 
 def _meaning(view: View) -> str:
-    text = """Every point is a trained model: to the right it is better on new images, further down it gives less away.
-    The grey steps are the least leak to be had at each accuracy: a defense is worth its trouble only there. TIER Full
-    trains on augmented images, the rivals on plain ones unless they are named so. Click on a point to look at it."""
+    text = f"""Every point is a trained model: to the right it is better on new images, further down it gives less
+    away. The grey steps are the least leak to be had at each accuracy, of means over seeds where settings have several:
+    a defense is worth its trouble only there, and a single point below them may be luck. {_augmented(view)} Click on a
+    point to look at it."""
     if view.measure != "audit":
         return f"""{text} Here only the first seed of each defense at its usual strength is known, and the attack with
         the highest AUC is taken after the fact, so that the leak is somewhat above what one attacker gets."""
     planned = "" if view.preset.experiment.train.schedule == "constant" else words.UNPLANNED
     return f"""{text} The lines with dots show plain training and augmentation stopped after each tenth of their epochs,
-    the thin ones one defense as its strength rises. {planned}"""
+    the thin ones one defense as one of its settings varies, with training seed {view.preset.seeds[0]}. {planned}"""
+
+
+def _augmented(view: View) -> str:
+    """Which of the defenses shown train on augmented images, which protects by itself."""
+    names = [words.label(d.name) for d in view.preset.compared if d.augments and d.name in view.models]
+    if not names:
+        return "None of these defenses trains on augmented images."
+    several = "trains" if len(names) == 1 else "train"
+    return f"{words.listed(names)} {several} on augmented images, which protects by itself, all others on plain ones."
 
 
 def _measured_by(view: View) -> str:
@@ -198,10 +215,28 @@ def one_run(view: View) -> None:
         _share("Audit right", row["audit"])
         _share("Gap attack right", row["gap"])
     told = [words.guarantee(row), _attacked(view, row), words.BLIND if row["features"] == 0 else None]
+    told += [_guarded(view.preset, row), words.caveat(row["model"], view.preset.experiment.train.schedule)]
     if pd.notna(row["seconds_per_epoch"]):
         told.append(f"{row['seconds_per_epoch']:.2f} s per epoch.")
     st.markdown(" ".join(part for part in told if part), width=theme.TEXT_WIDTH)
     _links(view.preset, row)
+
+
+def _guarded(preset: Preset, row: Mapping[Any, Any]) -> str | None:
+    """What MemGuard has done to the answers of a run whose images are stored, against those of the plain model."""
+    if row["model"] != "memguard":
+        return None
+    same = (e for _, e in preset.sweep("memguard", [row["strength"]], int(row["seed"])))
+    one = next((e for e in same if loaders.key("report", e) == row["key"]), None)
+    if one is None:
+        return None
+    runs = one, experiment.sources(one)["guarded"]
+    both = [loaders.frame("train", e, "samples.parquet", ["index", "log_confidence"]) for e in runs]
+    if both[0] is None or both[1] is None:
+        return None
+    served, plain = (frame.set_index("index")["log_confidence"] for frame in both if frame is not None)
+    moved = (np.exp(served) - np.exp(plain)).abs()
+    return words.guarded(float((moved > SAME).mean()), float(moved.mean()))
 
 
 def _checkpoint(row: Mapping[Any, Any]) -> None:
@@ -274,39 +309,35 @@ def _on_grid(preset: Preset, row: Mapping[Any, Any]) -> bool:
 def equal_accuracy(view: View) -> None:
     """Which defense leaks least among settings as accurate as the reader wants, and each TIER run by itself."""
     st.subheader("At equal accuracy", anchor=False)
-    choices = tables.options(view.runs, view.paths)
     accuracy, whose = _choose_accuracy(view)
-    able = set(tables.at_accuracy(choices, accuracy, TOLERANCE)["defense"])
-    against = "tier_full" if "tier_full" in able or "tier_reg" not in able else "tier_reg"
-    table = tables.at_accuracy(choices, accuracy, TOLERANCE, against)
+    able = tables.at_accuracy(view.choices, accuracy, TOLERANCE)
+    held = set(able[able["counted"].astype(bool)]["defense"])
+    against = "tier_full" if "tier_full" in held or "tier_reg" not in held else "tier_reg"
+    table = tables.at_accuracy(view.choices, accuracy, TOLERANCE, against)
     table = table.merge(
         loaders.overheads(view.preset)[["model", "value"]].rename(columns={"value": "overhead"}), "left", on="model"
     )
     st.markdown(words.at_accuracy(table, accuracy, against), width=theme.TEXT_WIDTH)
     listing.at_accuracy(table, against)
-    st.markdown(
-        words.flat("""Of each defense the setting that leaks least among those at least as accurate, to within 2 points:
-        who needs an accuracy does not mind more. The more settings a defense has here, the luckier its best one. Leak:
-        the stronger of audit and gap attack, mean of its seeds with the widest interval of one."""),
-        width=theme.TEXT_WIDTH,
-    )
+    st.markdown(words.flat(words.EQUAL_ACCURACY), width=theme.TEXT_WIDTH)
     components.caption_with_data(
         components.settings_line(
             view.preset, view.preset.experiment, as_accurate_as=f"{whose}, {accuracy:.3f}",
-            seeds=view.runs["seed"].nunique(), audit=components.audit_text(view.preset),
+            seeds=words.seeds(tables.seed_counts(view.choices)), audit=components.audit_text(view.preset),
         ),
-        table, "equal_accuracy",
+        table.drop(columns=["setting"]), "equal_accuracy",
     )  # fmt: skip
-    with st.expander("Each TIER run beside its rivals", icon=":material/table_rows:"):
+    rivals = tables.alternatives(view.choices)
+    with st.expander("Each TIER setting beside its rivals", icon=":material/table_rows:"):
         st.markdown(
-            words.flat(f"""For each TIER run: the rivals without TIER, stopped early or not, that are at least as
-            accurate to within 2 points. A positive advantage means that TIER leaks less than the best of them.
-            {words.fairness(view.rivals)}"""),
+            words.flat(f"""For each TIER setting: the rivals without TIER, stopped early or not, that are at least as
+            accurate to within 2 points, by means over seeds. A positive advantage means that TIER leaks less than the
+            best of them. {words.fairness(rivals[tables.repeated(rivals)])}"""),
             width=theme.TEXT_WIDTH,
         )
         if note := words.gap(view.runs):
             st.markdown(note, width=theme.TEXT_WIDTH)
-        listing.matched(view.matched)
+        listing.matched(tables.matched(view.choices, rivals))
 
 
 def _choose_accuracy(view: View) -> tuple[float, str]:
@@ -332,7 +363,7 @@ def _choose_accuracy(view: View) -> tuple[float, str]:
 def training_time(view: View) -> None:
     """Seconds per epoch of each defense over plain training."""
     rows = loaders.overheads(view.preset)
-    known = rows[rows["value"].notna() & (rows["model"] != "none")].sort_values("value")
+    known = rows[rows["value"].notna() & rows["note"].isna() & (rows["model"] != "none")].sort_values("value")
     if not len(known):
         return
     st.subheader("What it costs in training time", anchor=False)
@@ -346,15 +377,16 @@ def training_time(view: View) -> None:
         name="overhead",
         takeaway=words.overhead(known),
         meaning="""Times are from the machine that each record names and only compared with plain training on the same
-        one, whose other work counts too. They are of one epoch: stopping early saves the rest, MemGuard works when the
-        model answers, and several models are counted together.""",
+        one, whose other work counts too. They are of one epoch: stopping early saves the rest, and several models are
+        counted together.""",
         settings=components.settings_line(
             view.preset, view.preset.experiment, seeds=int(known["seeds"].max()), interval="95 % over seeds",
             plain="undefended, same seed",
         ),
     )  # fmt: skip
-    for row in rows[rows["refused"].notna()].to_dict("records"):
-        st.caption(f"{words.label(str(row['model']))}: {row['refused']}.")
+    for name in ("note", "refused"):
+        for row in rows[rows[name].notna()].to_dict("records"):
+            st.caption(f"{words.label(str(row['model']))}: {row[name]}.")
 
 
 # ---- lambda by epochs
@@ -388,17 +420,19 @@ def _draw_curves(view: View, name: DefenseName, found: dict[float, tuple[pd.Data
     first = next(one for _, one in found.values())
     tier = view.preset.defense(name).tier
     shown = events[["lambda", "epoch", "train_accuracy", "test_accuracy"]]
+    seen = [min(MONITOR, size) for size in loaders.sizes(first)]
     components.chart(
         figures.strength_curves(shown),
         shown,
         name="lambda_by_epochs",
-        takeaway=words.strengths(shown),
+        takeaway=words.strengths(shown, seen[1]),
         meaning=f"""The stronger TIER, the less the model learns its training images by heart, and at some strength it
-        learns too little of anything. TIER begins after {tier.warmup} epochs, so until then all lines are one
-        training; lambda 0 is the training without TIER.""",
+        learns too little of anything. Each line is one run, so which lambda is best is not settled here. TIER begins
+        after {tier.warmup} epochs, so until then all lines are one training; lambda 0 is the training without TIER.""",
         settings=components.settings_line(
             view.preset,
             first,
+            n=f"{seen[0]} members and {seen[1]} non-members, the first of each, after every epoch",
             TIER=VARIANTS[name],
             beta=f"{tier.beta:g}",
             seed=first.train.seed,
@@ -419,7 +453,9 @@ def _curves(preset: Preset, name: DefenseName, beta: float, seed: int) -> dict[f
 
 
 def about(preset: Preset) -> None:
-    """What each defense of the preset does, in a sentence with its source."""
+    """What each defense of the preset does, in a sentence with its source, and what else has to be known of it."""
     with st.expander("What each defense does", icon=":material/menu_book:"):
         for defense in preset.compared:
-            st.markdown(f"**{theme.tag(defense.name)}.** {words.flat(words.DEFENSES[defense.name])}")
+            more = words.caveat(defense.name, preset.experiment.train.schedule)
+            text = " ".join(filter(None, [words.flat(words.DEFENSES[defense.name]), more]))
+            st.markdown(f"**{theme.tag(defense.name)}.** {text}")

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from tier import figures, tables
+from tier.stats import share_interval
 
 GLOSSARY: dict[str, str] = {
     "Member": "An image that the model was trained on. All other images are non-members.",
@@ -356,11 +357,20 @@ def frontier(frame: pd.DataFrame) -> str:
     if not len(frame):
         return ""
     tier, stopped = frame["model"].isin(["tier_reg", "tier_full"]), frame["stopped"].astype(bool)
+    each = "" if frame["seeds"].max() > 1 else ", one seed each"
     return (
-        "The frontier, the least leak at each accuracy, is held by "
-        f"{_many(stopped.sum(), 'checkpoint')} of early stopping, {_many(tier.sum(), 'TIER run')} and "
-        f"{_many((~tier & ~stopped).sum(), 'finished run')} without TIER."
+        "The frontier, the least mean leak at each accuracy, is held by "
+        f"{_many(stopped.sum(), 'checkpoint')} of early stopping, {_many(tier.sum(), 'TIER setting')} and "
+        f"{_many((~tier & ~stopped).sum(), 'finished setting')} without TIER{each}."
     )
+
+
+def seeds(counts: Mapping[int, int]) -> str:
+    """How many seeds settings have, as from `tables.seed_counts`: `3` or `3 (of 13 settings), 1 (of 93)`."""
+    if len(counts) < 2:
+        return "".join(map(str, counts))
+    first, *others = counts.items()
+    return ", ".join([f"{first[0]} (of {_many(first[1], 'setting')})", *(f"{n} (of {count})" for n, count in others)])
 
 
 def _many(count: int, thing: str, several: str | None = None) -> str:
@@ -374,7 +384,8 @@ def fairness(rivals: pd.DataFrame) -> str:
     size = "" if pd.isna(error) else f" (here {error:.3f}, half an interval)"
     return (
         f"Taking the least of several measured rivals favours the rivals, by up to the error of one measurement{size}; "
-        "looking only at the TIER runs on top of this table favours TIER in the same way."
+        "looking only at the TIER settings on top of this table favours TIER in the same way. What is called clear "
+        "allows for both."
     )
 
 
@@ -383,39 +394,49 @@ UNPLANNED = """The checkpoints lie in the middle of one learning-rate cycle; a r
 
 
 def leak(matched: pd.DataFrame, rivals: int) -> str:
-    """Whether TIER beats its rivals at equal accuracy or better, counted over all TIER runs shown."""
+    """Whether TIER beats its rivals at equal accuracy or better, counted over the TIER settings shown.
+
+    `matched` as from `tables.matched`; settings with one seed are named apart where others have several.
+    """
     if not len(matched):
-        return "No TIER run has been computed yet."
-    compared = matched[matched["rivals"] > 0]
+        return "No TIER run is stored and shown."
+    counted = matched[matched["counted"].astype(bool)]
+    single = len(matched) - len(counted)
+    apart = f" {single} more with one seed are not counted: the best of many such is the luckiest." if single else ""
+    if not len(counted):
+        return f"No TIER setting has several seeds.{apart}"
+    compared = counted[counted["rivals"] > 0]
     if not len(compared):
-        return f"No TIER run has a rival as accurate among the {rivals} stored, so nothing can be compared."
+        return f"No TIER setting has a rival as accurate among the {rivals} shown, so nothing can be compared.{apart}"
     clear = compared["clear"].map({True: True, False: False}).eq(True)
     better = int((compared["advantage"] > 0).sum())
     clearly = int((clear & (compared["advantage"] > 0)).sum())
     worse = int((clear & (compared["advantage"] < 0)).sum())
     text = (
-        f"{len(compared)} of {len(matched)} TIER runs have rivals at least as accurate (to within 2 points): "
-        f"{better} leak less than the best of these, {clearly} of them clearly (intervals apart); {worse} leak "
-        f"clearly more, {len(compared) - clearly - worse} do not differ clearly."
+        f"{len(compared)} of {_many(len(counted), 'TIER setting')} have rivals at least as accurate (to within 2 "
+        f"points): {better} leak less than the best of these, {clearly} of them clearly (beyond chance and the choice "
+        f"of the best); {worse} leak clearly more, {len(compared) - clearly - worse} do not differ clearly."
     )
-    return text if better else text + " No TIER run here beats the simpler means at its accuracy."
+    return text + ("" if better else " No TIER setting here beats the simpler means at its accuracy.") + apart
 
 
 def standing_of(matched: pd.DataFrame, least: pd.DataFrame) -> str:
-    """How one TIER run does beside the least leaking rival at least as accurate.
+    """How one TIER setting does beside the least leaking rival at least as accurate.
 
-    `matched`: as from `tables.matched`, of this run alone; `least`: the frontier, told where there is no such run.
+    `matched`: as from `tables.matched`, of this setting alone; `least`: the frontier, told where there is no such one.
     """
     row = matched.iloc[0].to_dict() if len(matched) else {"rivals": 0}
     if not row["rivals"] or pd.isna(row["advantage"]):
         return f"The chosen point cannot be compared yet. {frontier(least)}".strip()
     sure = {True: "clearly ", False: "", None: ""}[None if pd.isna(row["clear"]) else bool(row["clear"])]
     verdict = "less than" if row["advantage"] > 0 else "more than" if row["advantage"] < 0 else "as much as"
-    doubt = "" if sure or not row["advantage"] else "; the intervals overlap"
+    doubt = "" if sure or not row["advantage"] else "; chance could make the difference"
+    doubt = "; it rests on one seed, so nothing is shown" if row["seeds"] == 1 and row["advantage"] else doubt
+    several = f", mean of {row['seeds']} seeds" if row["seeds"] > 1 else ""
     return (
-        f"The chosen point (leak {row['leak']:.2f} at test accuracy {row['test_accuracy']:.2f}) leaks {sure}{verdict} "
-        f"the least leaking of {_many(int(row['rivals']), 'rival')} without TIER as accurate, {row['best']} "
-        f"({row['best_leak']:.2f} at {row['best_accuracy']:.2f}){doubt}."
+        f"The chosen point (leak {row['leak']:.2f} at test accuracy {row['test_accuracy']:.2f}{several}) leaks "
+        f"{sure}{verdict} the least leaking of {_many(int(row['rivals']), 'rival')} without TIER as accurate, "
+        f"{row['best']} ({row['best_leak']:.2f} at {row['best_accuracy']:.2f}){doubt}."
     )
 
 
@@ -431,7 +452,7 @@ DEFENSES: dict[str, str] = {
     "dpsgd_eps100": """Differential privacy: clips each image's gradient and adds noise (Abadi et al. 2016), with the
         noise of the TIER paper's comparison, epsilon 100.""",
     "dpsgd_tuned": """DP-SGD tuned for accuracy: little noise, several augmented copies of an image for each gradient
-        (De et al. 2022). What it guarantees is weak; its epsilon says how weak.""",
+        (De et al. 2022). It guarantees next to nothing; its epsilon says how little.""",
     "memguard": """Leaves the model as it is and adds noise to the confidences that it serves, never changing the
         predicted class, so that an attacker's classifier guesses wrong (Jia et al. 2019).""",
     "early_stopping": """Ends plain training sooner (Prechelt 1998; a baseline against attacks since Song and Mittal
@@ -441,12 +462,48 @@ DEFENSES: dict[str, str] = {
     "relaxloss": """Holds the training loss at a level instead of driving it to 0 (Chen, Yu and Fritz 2022), so that
         members' losses look like non-members'.""",
     "confidence_penalty": "Rewards undecided answers during training (Pereyra et al. 2017).",
-    "distillation": """Trains a student on a teacher's softened answers instead of on the labels (Hinton et al. 2015;
-        the idea of PFE-KD in the TIER paper's related work).""",
-    "ensemble_partition": """Trains several models on parts of the images and serves the mean of their standardised
-        confidences (the idea of EPD in the TIER paper's related work), so that most of them never saw an image.""",
+    "distillation": """Trains a student on softened answers instead of on the labels (Hinton et al. 2015). With several
+        parts each image is taught by a teacher that never saw it, which is SELENA's self-distillation (Tang et al.
+        2022). With one part the only teacher has seen them all: another method, and the idea of PFE-KD in the TIER
+        paper's related work.""",
+    "ensemble_partition": """Trains a model on each of several parts of the images and serves the mean of their
+        standardised confidences (the idea of EPD in the TIER paper's related work), so that all of them but one never
+        saw an image: with two parts every other one has.""",
 }
 """What each defense does, in a sentence or two, and where it comes from."""
+
+_DPSGD = """Its guarantee holds only while the seed that draws batches and noise is secret, and here the seed is
+    recorded with the run; its settings were chosen on these same images, which no epsilon counts. Its net has GroupNorm
+    and pixels scaled by constants, the others' BatchNorm and the members' own mean and spread, so that not all of its
+    loss of accuracy is the noise's."""
+CAVEATS: dict[str, str] = {
+    "dpsgd_eps100": _DPSGD,
+    "dpsgd_tuned": _DPSGD,
+    "memguard": """The weights are plain training's: whoever has them has no guard before them. Explanations are those
+        of the plain model.""",
+    "ensemble_partition": """Each part's model trains for as many epochs on its share of the images, and so for as many
+        times fewer steps than plain training.""",
+    "distillation": """A student's answers depend on other members too, which is an attack of its own (Jagielski et al.
+        2023) that is not mounted here.""",
+}
+"""What has to be known of a defense beside its figures."""
+CUT_OFF = """Its learning rate is that of the whole run, cut off on the way; a training planned to be so short, whose
+    rate has come down by then, would be a stronger rival."""
+
+
+def caveat(model: str, schedule: str) -> str | None:
+    """What has to be known of a defense beside its figures; `schedule` is the training's of the learning rate."""
+    if model == "early_stopping":
+        return None if schedule == "constant" else flat(CUT_OFF)
+    return flat(CAVEATS[model]) if model in CAVEATS else None
+
+
+def guarded(changed: float, moved: float) -> str:
+    """What MemGuard did to the answers: the share that it changed, and how far the true class's confidence moved."""
+    return (
+        f"It changed {of_hundred(changed)} answers; confidence in the true class moved by {moved:.2f} on average over "
+        "all images."
+    )
 
 
 def defense(name: str) -> str:
@@ -462,7 +519,12 @@ def guarantee(row: Mapping[Any, Any]) -> str | None:
         return None
     if epsilon is None or pd.isna(epsilon):
         return "Without noise nothing is guaranteed."
-    return f"Guarantees epsilon {epsilon:,.3g} at delta {delta:.0e}."
+    size = f"{epsilon:,.0f}" if epsilon >= 100 else f"{epsilon:.3g}"
+    nothing = f", which in practice promises nothing (above {WEAK:g} little is)" if epsilon > WEAK else ""
+    return f"Guarantees epsilon {size} at delta {delta:.0e}{nothing}."
+
+
+WEAK = 10  # epsilon above which a guarantee is weak or none at all (Ponomareva et al. 2023, "How to DP-fy ML", 5.2)
 
 
 def best_attack(points: pd.DataFrame, metric: str) -> str:
@@ -475,7 +537,7 @@ def best_attack(points: pd.DataFrame, metric: str) -> str:
     def told(row: Mapping[Any, Any]) -> str:
         return f"{label(str(row['model']))} ({row['leak']:.2f}, {figures.ATTACKS.get(str(row['by']), row['by'])})"
 
-    text = f"By the best attack on each ({figure}), {told(ranked[0])} leaks least"
+    text = f"By the best attack on each ({figure}), with one seed each, {told(ranked[0])} leaks least"
     text += f" and {told(ranked[-1])} most." if len(ranked) > 1 else "."
     tier = next((row for row in ranked if row["model"] == "tier_full"), None)
     if tier is None or tier is ranked[0] or tier is ranked[-1]:
@@ -484,24 +546,38 @@ def best_attack(points: pd.DataFrame, metric: str) -> str:
     text += f" {told(tier)} is number {ranked.index(tier) + 1} of {len(ranked)}"
     if not better:
         return f"{text}."
-    names, one = _list([label(str(row["model"])) for row in better]), len(better) == 1
+    names, one = listed([label(str(row["model"])) for row in better]), len(better) == 1
     return f"{text}; {names} {'leaks' if one else 'leak'} less and {'is' if one else 'are'} at least as accurate."
 
 
 def at_accuracy(table: pd.DataFrame, accuracy: float, against: str = "tier_full") -> str:
     """Which defense leaks least at an accuracy, and whether clearly less than TIER.
 
-    `table` as from `tables.at_accuracy`.
+    `table` as from `tables.at_accuracy`; rows that are not counted, for their single seed, are named apart.
     """
     least = f"at a test accuracy of {accuracy:.2f}, to within 2 points, or more"
     if not len(table):
         return f"No stored run is as good {least}."
-    rows = table.to_dict("records")
+    every = table.to_dict("records")
+    rows, single = [row for row in every if row["counted"]], [row for row in every if not row["counted"]]
+    text = _verdict(rows, least, against) if rows else f"No setting with several seeds is as good {least}."
+    if rows and rows[0]["seeds"] == 1:
+        text += " Each rests on one seed, so no difference can be called clear."
+    if single:
+        text += f" Not counted, as they rest on one seed: {_leaks(single)}."
+    if doubtful := [row for row in rows if row["borderline"]]:
+        names = listed([defense(str(row["defense"])) for row in doubtful])
+        text += f" By the interval of its accuracy {names} may be less accurate than that."
+    return text
+
+
+def _verdict(rows: list[dict[Any, Any]], least: str, against: str) -> str:
+    """Which of the counted rows of `tables.at_accuracy` leaks least."""
     best, tier = rows[0], next((row for row in rows if row["defense"] == against), None)
     if tier is None:
         return (
             f"Of {_many(len(rows), 'defense')} {least}, {_choice(best)} leaks least ({best['leak']:.2f}); "
-            f"no setting of {label(against)} is as accurate."
+            f"no setting of {label(against)} that counts is as accurate."
         )
     if tier is best:
         if len(rows) == 1:
@@ -513,15 +589,29 @@ def at_accuracy(table: pd.DataFrame, accuracy: float, against: str = "tier_full"
         )
     sure = {True: "clearly less", False: "not clearly less", None: "an uncertain difference"}[best["clear"]]
     alike = [row for row in rows if row["clear"] is False and row is not best]
+    interval = f", {best['difference_low']:+.2f} to {best['difference_high']:+.2f}"
     text = (
         f"Of {_many(len(rows), 'defense')} {least}, {_choice(best)} leaks least: {best['leak']:.2f} against "
-        f"{tier['leak']:.2f} with {_choice(tier)}, {sure} (difference {best['difference']:+.2f}, "
-        f"{best['difference_low']:+.2f} to {best['difference_high']:+.2f})."
+        f"{tier['leak']:.2f} with {_choice(tier)}, {sure} (difference {best['difference']:+.2f}"
+        f"{'' if pd.isna(best['difference_low']) else interval})."
     )
-    if alike:
-        names = _list([f"{defense(str(row['defense']))} ({row['leak']:.2f})" for row in alike])
-        text += f" Not clearly different from {label(against)} either: {names}."
-    return text
+    return text + (f" Not clearly different from {label(against)} either: {_leaks(alike)}." if alike else "")
+
+
+def _leaks(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Defenses with their leaks: `RelaxLoss (0.63) and MemGuard (0.75)`."""
+    return listed([f"{defense(str(row['defense']))} ({row['leak']:.2f})" for row in rows])
+
+
+EQUAL_ACCURACY = """Of each defense the setting that leaks least among those at least as accurate, to within 2 points:
+    who needs an accuracy does not mind more. Leak: the stronger of audit and gap attack, mean over its seeds. Settings
+    with one seed are not counted where others have several: the best of many of them is the luckiest. The error of a
+    mean has two parts: the images, and the seeds, whose spread is taken over all settings with several seeds (or from
+    its own, where that is larger), because two or three seeds alone tell little. A difference is clear when chance
+    makes so much of it less than once in twenty, after its p has been multiplied by the numbers of settings from which
+    both sides were picked and corrected for the number of rows (Holm). The intervals are of one comparison or of one
+    number and know of neither. Both models are judged on the same images, so that the true errors are rather
+    smaller."""
 
 
 def _choice(row: Mapping[Any, Any]) -> str:
@@ -545,8 +635,11 @@ def overhead(rows: pd.DataFrame) -> str:
     return f"{text}. {cheap} of {_many(len(known), 'defense')} cost less than a quarter more."
 
 
-def strengths(events: pd.DataFrame) -> str:
-    """How the end of training changes with lambda; `events`: lambda, epoch, train_accuracy, test_accuracy."""
+def strengths(events: pd.DataFrame, images: int) -> str:
+    """How the end of training changes with lambda; `events`: lambda, epoch, train_accuracy, test_accuracy.
+
+    Accuracies are shares of so many `images`; which lambda is best is left open among those within its interval.
+    """
     last = events.sort_values("epoch").groupby("lambda").tail(1).sort_values("lambda")
     weak, strong = last.iloc[0], last.iloc[-1]
     best = last.sort_values("test_accuracy").iloc[-1]
@@ -554,12 +647,18 @@ def strengths(events: pd.DataFrame) -> str:
         f"At lambda {weak['lambda']:g} the model ends right for {of_hundred(weak['test_accuracy'])} new images and "
         f"{of_hundred(weak['train_accuracy'])} training images"
     )
-    if len(last) > 1:
-        text += (
-            f", at lambda {strong['lambda']:g} for {of_hundred(strong['test_accuracy'])} and "
-            f"{of_hundred(strong['train_accuracy'])}. It is most accurate on new images at lambda {best['lambda']:g}"
-        )
-    return f"{text}."
+    if len(last) < 2:
+        return f"{text}."
+    text += (
+        f", at lambda {strong['lambda']:g} for {of_hundred(strong['test_accuracy'])} and "
+        f"{of_hundred(strong['train_accuracy'])}. Most accurate on new images in this one run is lambda "
+        f"{best['lambda']:g}"
+    )
+    low, _ = share_interval(best["test_accuracy"], images)
+    near = last[(last["test_accuracy"] >= low) & (last["lambda"] != best["lambda"])]["lambda"]
+    if not len(near):
+        return f"{text}; no other lies within the interval of its {images:,} images."
+    return f"{text}; within the interval of its {images:,} images: lambda {listed([f'{x:g}' for x in near])} too."
 
 
 def training(events: pd.DataFrame) -> str:
@@ -705,7 +804,7 @@ def _beside_shuffled(more: list[str], same: list[str], less: list[str]) -> str:
     if not (more or same or less):
         return "There are no shuffled pairs to compare with."
     if not more:
-        below = f"; by {_list(less)} they are even less alike" if less else ""
+        below = f"; by {listed(less)} they are even less alike" if less else ""
         return (
             "By no score are its maps more like the undefended model's than maps of different images are"
             f"{below}: nothing here shows that it explains the single image as the undefended model does."
@@ -713,14 +812,14 @@ def _beside_shuffled(more: list[str], same: list[str], less: list[str]) -> str:
     if not (same or less):
         return "By every score its maps are more like the undefended model's than maps of different images are."
     return (
-        f"By {_list(more)} its maps are more like the undefended model's than maps of different images are, by "
-        f"{_list(same + less)} they are not."
+        f"By {listed(more)} its maps are more like the undefended model's than maps of different images are, by "
+        f"{listed(same + less)} they are not."
     )
 
 
 def _beside_seed(more: list[str], same: list[str], less: list[str]) -> str:
     if less:
-        by = _list(less) if more or same else "every score"
+        by = listed(less) if more or same else "every score"
         return (
             f"By {by} they differ more than the maps of two undefended seeds do, although the pair shares its seed and "
             "those do not."
@@ -733,7 +832,7 @@ def _beside_seed(more: list[str], same: list[str], less: list[str]) -> str:
     return ""
 
 
-def _list(names: list[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """`a`, `a and b` or `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 

@@ -408,7 +408,7 @@ def leak(
     points: pd.DataFrame, paths: pd.DataFrame, frontier: pd.DataFrame, chosen: pd.DataFrame | None = None,
     trails: pd.DataFrame | None = None, axis: str = "audit", height: int = 620,
 ) -> go.Figure:  # fmt: skip
-    """Test accuracy against leak: every run, the early-stopping paths, and the least leak at each accuracy.
+    """Test accuracy against leak: every run, the early-stopping paths, and the least mean leak at each accuracy.
 
     `points`: model, text (for the hover), headline (bool), test_accuracy, leak, and their intervals test_low,
     test_high, low, high (null where unknown); `paths`: model, seed, epoch, text, test_accuracy, leak, in order of
@@ -437,7 +437,7 @@ def leak(
         )  # fmt: skip
     key = [f'<span style="color:{GREY}">━</span> {FRONTIER}', "bars: 95 % intervals"]
     key += ["small: other settings"] if not points["headline"].all() else []
-    key += ["thin lines: one strength varied"] if trails is not None and len(trails) else []
+    key += ["thin lines: one setting varied"] if trails is not None and len(trails) else []
     key += ["lines with dots: early stopping"] if len(paths) else []
     below = "<br>".join(", ".join(key[start : start + 2]) for start in range(0, len(key), 2))
     top = TOP + LABEL_PIXELS * below.count("<br>")
@@ -461,7 +461,7 @@ def _frontier(frontier: pd.DataFrame, left: float) -> go.Scatter:
 
 
 def _trail(part: pd.DataFrame, name: str) -> go.Scatter:
-    """One defense's way through the plane as a strength rises; the points on it are drawn by themselves."""
+    """One defense's way through the plane as one setting varies; the points on it are drawn by themselves."""
     return go.Scatter(
         x=part["test_accuracy"], y=part["leak"], mode="lines", name=name, hoverinfo="skip",
         line={"color": rgba(style(str(part["model"].iloc[0])).colour, 0.7), "width": 1},

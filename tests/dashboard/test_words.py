@@ -120,20 +120,30 @@ def test_the_papers_inversion_is_counted_from_its_tables() -> None:
 
 def matched(advantages: list[float | None], clear: bool | None = True) -> pd.DataFrame:
     rivals = [0 if value is None else 2 for value in advantages]
-    return pd.DataFrame({"advantage": advantages, "clear": clear, "rivals": rivals})
+    return pd.DataFrame({"advantage": advantages, "clear": clear, "rivals": rivals, "counted": True})
 
 
 def test_the_leak_sentence_counts_wins_and_losses() -> None:
     said = words.leak(matched([0.1, -0.1, -0.2, None]), 12)
-    assert said.startswith("3 of 4 TIER runs")
+    assert said.startswith("3 of 4 TIER settings")
     assert "1 leak less" in said
     assert "1 of them clearly" in said
     assert "2 leak clearly more, 0 do not differ clearly" in said
     assert "3 do not differ clearly" in words.leak(matched([0.1, -0.1, -0.2], clear=False), 12)
     lost = words.leak(matched([-0.1, -0.2]), 12)
-    assert "No TIER run here beats" in lost
+    assert "No TIER setting here beats" in lost
     assert "nothing can be compared" in words.leak(matched([None]), 3)
     assert "0 of them clearly" in words.leak(matched([0.1], clear=None), 3)
+
+
+def test_settings_with_one_seed_are_not_counted_among_wins() -> None:
+    both = pd.concat([matched([0.1]), matched([0.2, 0.3], clear=None).assign(counted=False)])
+    said = words.leak(both, 12)
+    assert said.startswith("1 of 1 TIER setting") and "1 leak less" in said
+    assert said.endswith("2 more with one seed are not counted: the best of many such is the luckiest.")
+    assert "No TIER setting has several seeds. 2 more" in words.leak(both[~both["counted"]], 12)
+    assert words.seeds({3: 13, 1: 93}) == "3 (of 13 settings), 1 (of 93)"
+    assert words.seeds({1: 4}) == "1"
 
 
 def runs(pairs: list[tuple[str, float, float]]) -> pd.DataFrame:
@@ -150,8 +160,9 @@ def test_the_gap_attack_is_named_where_it_beats_the_audit() -> None:
 
 def test_the_frontier_is_counted_by_who_holds_it() -> None:
     held = pd.DataFrame({"model": ["tier_full", "none", "none", "augmentation"], "stopped": [False, True, True, False]})
-    said = words.frontier(held)
-    assert "2 checkpoints of early stopping, 1 TIER run and 1 finished run without TIER" in said
+    said = words.frontier(held.assign(seeds=3))
+    assert "2 checkpoints of early stopping, 1 TIER setting and 1 finished setting without TIER." in said
+    assert words.frontier(held.assign(seeds=1)).endswith("without TIER, one seed each.")
     assert words.frontier(held.head(0)) == ""
 
 
@@ -263,7 +274,8 @@ def choices(rows: list[tuple[str, float, bool | None]]) -> pd.DataFrame:
     made = pd.DataFrame(rows, columns=["defense", "leak", "clear"]).astype({"clear": object})
     tier = made.loc[made["defense"] == "tier_full", "leak"]
     change = made["leak"] - (tier.iloc[0] if len(tier) else float("nan"))
-    return made.assign(setting_text="", difference=change, difference_low=change - 0.03, difference_high=change + 0.03)
+    made = made.assign(setting_text="", seeds=3, counted=True, borderline=False)
+    return made.assign(difference=change, difference_low=change - 0.03, difference_high=change + 0.03)
 
 
 def test_the_sentence_at_equal_accuracy_follows_the_table() -> None:
@@ -275,12 +287,29 @@ def test_the_sentence_at_equal_accuracy_follows_the_table() -> None:
     won = words.at_accuracy(choices([("tier_full", 0.54, None), ("augmentation_stopped", 0.55, False)]), 0.51)
     assert "TIER Full leaks least (0.54), clearly less than 0 of the other 1" in won
     assert "next is Augmentation, stopped early (0.55)" in won
-    assert "no setting of TIER Full is as accurate" in words.at_accuracy(choices([("none", 0.9, None)]), 0.6)
+    lost = words.at_accuracy(choices([("none", 0.9, None)]), 0.6)
+    assert "no setting of TIER Full that counts is as accurate" in lost
     assert "No stored run" in words.at_accuracy(choices([]), 0.99)
 
 
+def test_one_seed_leaks_least_in_no_sentence() -> None:
+    table = choices([("tier_full", 0.54, None), ("relaxloss", 0.60, True), ("distillation", 0.40, None)])
+    table = table.assign(counted=[True, True, False], seeds=[3, 3, 1], borderline=[True, False, False])
+    said = words.at_accuracy(table, 0.51)
+    assert "Of 2 defenses" in said and "TIER Full leaks least (0.54)" in said
+    assert "Not counted, as they rest on one seed: Distillation (0.40)." in said
+    assert said.endswith("By the interval of its accuracy TIER Full may be less accurate than that.")
+    said = words.at_accuracy(table[~table["counted"]], 0.51)
+    assert said.startswith("No setting with several seeds is as good") and "leaks least" not in said
+    alone = table.assign(counted=True, seeds=1, clear=None, difference_low=float("nan"))
+    said = words.at_accuracy(alone, 0.51)
+    assert "no difference can be called clear" in said and "nan" not in said
+
+
 def test_a_guarantee_is_told_with_its_delta() -> None:
-    assert words.guarantee({"epsilon": 100.0, "delta": 1e-5}) == "Guarantees epsilon 100 at delta 1e-05."
+    assert words.guarantee({"epsilon": 1.5, "delta": 1e-5}) == "Guarantees epsilon 1.5 at delta 1e-05."
+    said = str(words.guarantee({"epsilon": 2861.2, "delta": 1e-5}))
+    assert said.startswith("Guarantees epsilon 2,861 at delta 1e-05, which in practice promises nothing")
     assert words.guarantee({"epsilon": float("nan"), "delta": 1e-5}) == "Without noise nothing is guaranteed."
     assert words.guarantee({"epsilon": float("nan"), "delta": float("nan")}) is None
 
@@ -303,17 +332,33 @@ def test_training_time_and_lambda_are_told_from_the_numbers() -> None:
     assert "1 of 3 defenses" in said
     events = pd.DataFrame({"lambda": [0, 0, 7, 7], "epoch": [1, 2, 1, 2], "train_accuracy": [0.5, 1.0, 0.5, 0.7],
                            "test_accuracy": [0.4, 0.6, 0.4, 0.5]})  # fmt: skip
-    said = words.strengths(events)
+    said = words.strengths(events, 500)
     assert "At lambda 0 the model ends right for 60 of 100 new images and 100 of 100 training images" in said
-    assert "at lambda 7 for 50 of 100 and 70 of 100. It is most accurate on new images at lambda 0" in said
+    assert "at lambda 7 for 50 of 100 and 70 of 100. Most accurate on new images in this one run is lambda 0" in said
+    assert said.endswith("; no other lies within the interval of its 500 images.")
+    assert words.strengths(events, 20).endswith("; within the interval of its 20 images: lambda 7 too.")  # 0.39 to 0.78
+
+
+def test_what_each_defense_does_is_true_of_its_settings() -> None:
+    assert "SELENA" in words.DEFENSES["distillation"] and "With one part" in words.DEFENSES["distillation"]
+    assert "most of them never saw" not in words.DEFENSES["ensemble_partition"]
+    assert words.caveat("none", "one_cycle") is None
+    assert "cut off on the way" in str(words.caveat("early_stopping", "one_cycle"))
+    assert words.caveat("early_stopping", "constant") is None  # then there is no cycle to cut off
+    for name in ("dpsgd_eps100", "dpsgd_tuned"):
+        for part in ("seed", "GroupNorm", "same images"):
+            assert part in str(words.caveat(name, "one_cycle"))
+    assert "fewer steps" in str(words.caveat("ensemble_partition", "one_cycle"))
 
 
 def test_the_chosen_point_is_held_against_its_best_rival() -> None:
     row = {"rivals": 3, "advantage": -0.02, "clear": False, "leak": 0.56, "test_accuracy": 0.51, "best": "Augmentation",
-           "best_leak": 0.54, "best_accuracy": 0.6}  # fmt: skip
+           "best_leak": 0.54, "best_accuracy": 0.6, "seeds": 3}  # fmt: skip
     said = words.standing_of(pd.DataFrame([row]), pd.DataFrame())
     assert "leaks more than the least leaking of 3 rivals" in said
-    assert "the intervals overlap" in said
+    assert "mean of 3 seeds" in said and "chance could make the difference" in said
+    said = words.standing_of(pd.DataFrame([row | {"seeds": 1, "clear": None}]), pd.DataFrame())
+    assert "it rests on one seed, so nothing is shown" in said
     said = words.standing_of(pd.DataFrame([row | {"advantage": 0.1, "clear": True}]), pd.DataFrame())
     assert "leaks clearly less than" in said
     assert "cannot be compared" in words.standing_of(pd.DataFrame(), pd.DataFrame())

@@ -36,6 +36,7 @@ from tier.summary import (
     fidelity_rows,
     fidelity_runs,
     markdown,
+    overheads,
     part_rows,
     quality,
     quality_rows,
@@ -633,6 +634,21 @@ class TestSummarize:
         put_report(store, "none", 0, 0.5, device="cuda")
         of = summarize(store, RIVALS)["tier_full"]
         assert of["overhead"] is None and "different machines" in of["refused"]["overhead"]
+
+    def test_memguard_has_no_training_time_of_its_own(self, store: Store) -> None:
+        """The seconds stored with it are copied from a plain run, perhaps of another day: their ratio is noise."""
+        preset = RIVALS.model_copy(update={"rivals": (Defense(name="memguard"),)})
+        for name, seconds in (("none", 0.5), ("memguard", 0.7)):
+            for seed in (0, 1):
+                e, figures = preset.run(name, seed), MEASURED | {"seconds_per_epoch": seconds + seed}
+                store.write("train", experiment.key("train", e), {}, {"metrics": {}, "device": "cpu"})
+                store.write("report", experiment.key("report", e), {}, {"metrics": figures})
+        of = summarize(store, preset)["memguard"]
+        assert of["overhead"] == 1 and of["intervals"]["overhead"] == [1, 1]
+        assert "by construction" in of["refused"]["overhead of the guard"]
+        row = overheads(store, preset)["memguard"]
+        assert (row["value"], row["seeds"]) == (1, 2) and "by construction" in row["note"]
+        assert "note" not in overheads(store, preset)["none"]
 
     def test_the_best_attack_is_that_of_the_highest_area(self, store: Store) -> None:
         put_report(store, "tier_full", 0, 1.0)
