@@ -33,6 +33,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -75,6 +76,8 @@ WAITING = "waiting for the same run elsewhere"  # the step of a job that another
 TIDY_EVERY = 86_400.0  # seconds between two clean-ups of the store
 RECONNECT = 2.0  # seconds between two attempts to reach a scheduler that went away
 ANSWER = 5.0  # seconds in which a scheduler tells of its workers
+ANOTHER_WORKER = "TIER_ANOTHER_WORKER"  # a resource that no worker offers
+MOST_EXPECTED = 100  # jobs of which an outside scheduler is told that they wait
 PATIENCE = 3600.0  # seconds for which a worker that has computed something waits for a store that is away
 PROGRESS_EVERY = 0.3  # seconds between writes of progress to a local store
 PROGRESS_EVERY_REMOTE = 2.0
@@ -720,6 +723,9 @@ class Pool(Protocol):
     def lacking(self) -> str | None:
         """What a started job still waits for before a worker begins it; None when there are workers."""
 
+    def expect(self, stages: Sequence[str]) -> None:
+        """Told what else could start at once if there were more workers: a stage for each job."""
+
 
 @dataclass
 class _Run:
@@ -954,11 +960,12 @@ class Engine:
         run.job.status, run.job.step = "queued", step
 
     def _fill_slots(self) -> None:
-        """Start queued runs, as many as can run."""
+        """Start queued runs, as many as can run, and let the pool know of those that could run beside them."""
         free = self.pool.slots() - sum(run.handle is not None for run in self.runs.values())
-        awaited = {run.waits_for for run in self.runs.values() if run.waits_for is not None} if free > 0 else set()
+        awaited = {run.waits_for for run in self.runs.values() if run.waits_for is not None}
         held = {lease for lease in awaited if self.store.holder(lease) is not None}
-        for run in sorted((run for run in self.runs.values() if run.handle is None), key=lambda run: run.order):
+        queued = sorted((run for run in self.runs.values() if run.handle is None), key=lambda run: run.order)
+        for run in queued:
             if free <= 0:
                 break
             if run.pinned and self.store.find(run.job.stage, run.job.key, run.job.need) is not None:  # meanwhile
@@ -966,6 +973,8 @@ class Engine:
             elif run.waits_for not in held:
                 free -= 1
                 self._start(run)
+        able = [run for run in queued if run.handle is None and run.waits_for not in held]
+        self.pool.expect([run.job.stage for run in able if run.job.key in self.runs])
 
     def _start(self, run: _Run) -> None:
         job, below = run.job, self.store.below
@@ -1089,6 +1098,10 @@ class DaskPool:
     again. `threads` is what numpy begins with; a run's own `train.threads` decides for torch.
 
     A scheduler that goes away is `trouble`, and connected to again as soon as it answers.
+
+    A cluster that grows by itself (Dask's `adapt`) goes by the tasks that its scheduler knows of. An outside one is
+    therefore told of the jobs that wait here: for each a task that no worker can take (`expect`). The jobs themselves
+    stay in our queue until a worker is there, so that priorities, cancelling and waiting for another are as ever.
     """
 
     def __init__(self, threads: int = 1, workers: int | None = None, runner: str = RUNNER) -> None:
@@ -1103,6 +1116,8 @@ class DaskPool:
         self._counted = float("-inf")
         self._present: dict[str, dict[str, Any]] = {}  # address -> what the scheduler tells of a worker
         self._places: dict[str, str] = {}  # task -> address of the outside worker chosen for it
+        self._expected: dict[str, list[Any]] = {}  # stage -> what tells the scheduler of jobs that wait for a worker
+        self._told = 0  # how many of those were made
         self._manned = time.monotonic()  # when a worker was seen last
         self._away: str | None = None  # why the scheduler is not connected
         self._reconnecting: threading.Thread | None = None
@@ -1162,7 +1177,7 @@ class DaskPool:
         return cluster
 
     def slots(self) -> int:
-        """One per worker; at least one, so that a cluster that grows on demand gets something to do."""
+        """One per worker; at least one, so that a job waits where the scheduler sees it when there is no worker."""
         return self._workers if self._cluster is not None else max(1, len(self._able()))
 
     def healthy(self) -> bool:
@@ -1193,6 +1208,24 @@ class DaskPool:
             return None
         wanted = ", ".join(f"{name}={amount:g}" for name, amount in self._outside.resources.items())
         return f"waiting for a worker{f' that offers {wanted}' if wanted else ''} of {self._outside.address}"
+
+    def expect(self, stages: Sequence[str]) -> None:
+        """Let an outside scheduler know of jobs that wait: named as they would be, so that it guesses their length."""
+        if self._outside is None or self._client.status != "running":
+            return
+        wanted = Counter(stages[:MOST_EXPECTED])
+        for stage in {*wanted, *self._expected}:
+            told = [h for h in self._expected.get(stage, []) if h.client is self._client and h.status == "pending"]
+            for handle in told[wanted[stage] :]:
+                self.release(handle)
+            more = [self._expectation(stage) for _ in range(wanted[stage] - len(told))]
+            self._expected[stage] = told[: wanted[stage]] + more
+
+    def _expectation(self, stage: str) -> Any:
+        """A task that waits for a resource that no worker offers."""
+        self._told += 1
+        name = f"{stage}-0-expected-{os.getpid()}-{self._told}"
+        return self._client.submit(int, key=name, pure=False, resources={ANOTHER_WORKER: 1})
 
     def _reconnect(self) -> None:
         """Try to connect until it works or the pool is closed; why it does not is told by `trouble`."""

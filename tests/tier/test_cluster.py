@@ -305,6 +305,43 @@ def test_everything_goes_away_once_and_nothing_is_lost_or_computed_twice(
     house.close()
 
 
+@pytest.mark.engine
+def test_a_cluster_that_grows_by_itself_grows_with_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: Path
+) -> None:
+    """As dask-jobqueue does: no worker at first, and as many as the scheduler's tasks ask for."""
+    import distributed
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in (*scheduler.TLS.values(), scheduler.RESOURCES):
+        monkeypatch.delenv(name, raising=False)
+    with distributed.LocalCluster(
+        n_workers=0, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, memory_limit=0,
+        local_directory=str(tmp_path / "dask"), scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+    ) as cluster:  # fmt: skip
+        cluster.adapt(minimum=0, maximum=2, interval="500 ms")
+        monkeypatch.setenv("TIER_SCHEDULER", cluster.scheduler_address)
+        house = House(tmp_path / "store", [], runner=RUNNER)
+        points = [experiment(seed=seed, epochs=24, seconds=0.25) for seed in range(50, 54)]
+        keys = [house.client.submit("report", point, priority="sweep") for point in points]
+        later = house.client.submit("report", experiment(seed=60, epochs=1))  # which somebody waits for
+        until(lambda: len(cluster.scheduler.workers) == 2, 90, "a second worker")
+        jobs = [house.client.wait(key, timeout=120) for key in [*keys, later]]
+        assert [job.status for job in jobs] == ["done"] * 5, [job.error for job in jobs]
+        assert len(workers_of(house.store, keys)) == 2
+        last = max(range(4), key=lambda number: jobs[number].started or 0.0)
+        assert (jobs[4].started or 0.0) < (jobs[last].started or 0.0), "the sweep went first"
+        house.close()
+        until(lambda: not cluster.scheduler.tasks, 30, "the scheduler to forget what waited")
+
+
+def workers_of(store: Store, keys: list[str]) -> set[int]:
+    """The processes that computed some results."""
+    found = [store.find("report", key) for key in keys]
+    return {pid for result in found if result is not None for pid in result.frame("events.parquet")["pid"]}
+
+
 def noted(journal: Path) -> list[tuple[int, int]]:
     """Seed and epoch of all that was kept, in the order in which it was."""
     return [tuple(json.loads(line)) for line in journal.read_text().splitlines()] if journal.exists() else []
@@ -351,6 +388,53 @@ def test_a_sweep_on_the_cluster_gives_what_this_process_computes(shared: Store, 
         assert_same(weights(shared, point), weights(alone, point))
     assert shared.verify() == []
     assert [len(shared.ls(stage)) for stage in ("report", "train", "warmup", "split")] == [2, 2, 1, 1]
+
+
+SWEEP = (
+    "sweep", "signs", "--defense=relaxloss", "--over=strength=0.5,1.5", "--seeds=2", "--set=train.epochs=4",
+    *(f"--set=split.{role}_{part}=250" for role in ("target", "shadow") for part in ("train", "test")),
+)  # fmt: skip
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_command_sweep_outlives_a_worker_and_computes_what_it_does_alone(
+    shared: Store, tmp_path: Path, server: s3.Server, dask: Cluster
+) -> None:
+    """The command as a person types it, on real trainings, one of whose workers is killed."""
+    environ = os.environ | server.environ | dask.environ | {"COLUMNS": "200"}
+
+    def tier(*arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "tier", *arguments], cwd=ROOT, env=environ,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    sweep = tier(*SWEEP, "--store", shared.url)
+    os.kill(until(lambda: in_training(shared), 120, "a training"), signal.SIGKILL)
+    told = sweep.communicate(timeout=400)[0]
+    assert sweep.returncode == 0, told
+    verified = tier("store", "verify", "--store", shared.url)
+    said = verified.communicate(timeout=60)[0]
+    assert verified.returncode == 0 and "0 problems" in said, said
+    alone = tier(*SWEEP, "--here", "--store", str(tmp_path / "alone"))
+    assert alone.communicate(timeout=400)[0] is not None and alone.returncode == 0
+    here, there = (
+        {result.key: figures(result.metrics) for result in store.ls("report")}
+        for store in (Store(tmp_path / "alone"), Store(shared.url))
+    )
+    assert len(there) == 4 and there == here
+
+
+def in_training(store: Store) -> int | None:
+    """The process that has told of an epoch of some training that has not ended."""
+    for path in store.list_json("progress"):
+        told = store.get_json(path)
+        held = store.holder(f"report-{Path(path).stem}")
+        if isinstance(told, dict) and told.get("events") and held is not None:
+            return int(held["process"]["pid"])
+    return None
 
 
 def figures(metrics: dict[str, Any]) -> dict[str, Any]:

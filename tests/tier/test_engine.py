@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,13 @@ class StillPool:
         self.released: list[str] = []
         self.away: str | None = None
         self.wanting: str | None = None
+        self.expected: list[str] = []
 
     def slots(self) -> int:
         return self.count
+
+    def expect(self, stages: Sequence[str]) -> None:
+        self.expected = list(stages)
 
     def start(self, name: str, *arguments: str | None) -> str:
         self.started.append((name, *map(str, arguments)))
@@ -156,7 +160,27 @@ def test_as_many_run_as_there_are_slots(tmp_path: Path, monkeypatch: pytest.Monk
     keys = [desk.submit(seed) for seed in range(3)]
     desk.engine.step()
     assert [desk.job(key).status for key in keys] == ["running", "running", "queued"]
+    assert desk.pool.expected == ["report"]
+    desk.client.cancel(keys[2])
+    desk.engine.step()
+    assert desk.pool.expected == []
     desk.client.close()
+
+
+def test_only_jobs_that_could_start_ask_for_more_workers(desk: Desk) -> None:
+    """One that waits for what another run computes would find nothing to do, until that is done."""
+    first, second, _ = (desk.submit(seed) for seed in range(3))
+    desk.engine.step()
+    assert len(desk.pool.expected) == 2
+    lease = desk.store.lease("split-x")
+    assert lease is not None
+    with lease:
+        desk.pool.outcomes[desk.pool.last] = {"status": "waiting", "for": "split-x"}
+        desk.engine.step()
+        assert desk.job(first).step == engine.WAITING and desk.job(second).status == "running"
+        assert len(desk.pool.expected) == 1
+    desk.engine.step()
+    assert desk.job(first).status == "queued" and len(desk.pool.expected) == 2
 
 
 def test_thirty_requests_are_one_run(desk: Desk) -> None:
@@ -1190,7 +1214,7 @@ class Answers:
     def sync(self, question: Callable[..., Any], callback_timeout: float, **more: Any) -> Any:
         return question(**more)
 
-    def submit(self, job: Any, *arguments: Any, **options: Any) -> None:
+    def submit(self, job: Any, *arguments: Any, **options: Any) -> Any:
         self.submitted.append(options)
 
 
@@ -1225,6 +1249,53 @@ def test_jobs_ask_for_the_resources_of_the_environment(monkeypatch: pytest.Monke
     assert pool.lacking() is None
     pool.start("second")
     assert cluster.submitted[-1]["workers"] == ["b"] and cluster.submitted[-1]["resources"] == {"GPU": 1.0}
+
+
+class Waits:
+    """A task that nobody takes."""
+
+    def __init__(self, client: Any, key: str) -> None:
+        self.client, self.key, self.status = client, key, "pending"
+
+    def cancel(self) -> None:
+        self.status = "cancelled"
+
+    def release(self) -> None: ...
+
+
+class Remembers(Answers):
+    """A Dask client that keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": {}})
+        self.made: list[Waits] = []
+
+    def submit(self, job: Any, *arguments: Any, **options: Any) -> Waits:
+        assert options["resources"] == {engine.ANOTHER_WORKER: 1}
+        self.made.append(Waits(self, options["key"]))
+        return self.made[-1]
+
+    def pending(self) -> list[str]:
+        from distributed.utils import key_split
+
+        return sorted(key_split(each.key) for each in self.made if each.status == "pending")
+
+
+def test_an_outside_scheduler_is_told_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Remembers(), Remembers()
+    pool = outside_pool(monkeypatch, first)
+    pool.expect(["report", "report", "path"])
+    pool.expect(["report", "report", "path"])
+    assert first.pending() == ["path", "report", "report"] and len(first.made) == 3
+    pool.expect(["report"])
+    assert first.pending() == ["report"]
+    pool.expect(["report"] * 1000)
+    assert len(first.pending()) == engine.MOST_EXPECTED
+    pool._client = second  # the scheduler went away and has forgotten them
+    pool.expect(["report"] * 2)
+    assert second.pending() == ["report", "report"]
+    pool.expect([])
+    assert second.pending() == []
 
 
 def test_a_scheduler_that_went_away_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
