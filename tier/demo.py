@@ -109,13 +109,16 @@ def quality(preset: Preset) -> Iterator[Job]:
 
 
 def grid(preset: Preset) -> Iterator[Job]:
-    """Every point of the lambda / beta grid, Full first, and each rival at each of its strengths."""
+    """Every point of the lambda / beta grid with the first seed, Full first, and each rival at each of its strengths
+    with every seed: the best of many strengths with one seed each would be the luckiest.
+    """
     for name in REGULARIZERS:
         for lam, beta, e in preset.grid(name, preset.seeds[0]):
             yield f"{name} lambda {lam:g} beta {beta:g}", "report", e
     for rival in preset.rivals:
-        for strength, e in preset.sweep(rival.name, None, preset.seeds[0]):
-            yield f"{rival.name} {strength:g}", "report", e
+        for seed in preset.seeds:
+            for strength, e in preset.sweep(rival.name, None, seed):
+                yield f"{rival.name} {strength:g} seed {seed}", "report", e
 
 
 def jobs(preset: Preset) -> list[Job]:
@@ -128,8 +131,8 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
 
     Runs of `signs` with the first seed keep their weights, and per-image results for the first explainer, and so does
     the undefended run of the second, their control; other headline runs keep the per-image figures that intervals and
-    scores need; grid points keep metrics, events, KL profile and mean curves; attacks on rivals, and those in another
-    form, keep their figures. Results that `work` does not have (yet)
+    scores need; grid points keep metrics, events, KL profile and mean curves, those of rivals their report alone;
+    attacks on rivals, and those in another form, keep their figures. Results that `work` does not have (yet)
     are passed over, and stay if `target` has them; what `target` has already, with the same files, is not written
     again. Results that no preset asks for are removed.
     """
@@ -139,7 +142,7 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
         headlines = [(e, stage, True) for _, stage, e in headline(preset)]
         for e, stage, is_headline in [*headlines, *((e, stage, False) for _, stage, e in grid(preset))]:
             whole = preset.name == WHOLE and experiment.key("train", e) in first
-            for part in REPORT_PARTS if stage == "report" else (stage,):
+            for part in _parts(preset, e, stage, is_headline):
                 place = part, experiment.key(part, e)
                 if place in wanted:
                     continue
@@ -155,6 +158,12 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
         if (old.stage, old.key) not in wanted:
             target.discard(old.stage, old.key)
             yield f"removed {old.stage} {old.key[:12]}, which no preset asks for"
+
+
+def _parts(preset: Preset, e: Experiment, stage: str, is_headline: bool) -> tuple[str, ...]:
+    """The stages of a result that ship: of a rival's strengths the report, as no page shows more of them."""
+    own = is_headline or e.defense.name in {d.name for d in preset.defenses}
+    return REPORT_PARTS if stage == "report" and own else (stage,)
 
 
 def _kept_models(preset: Preset) -> list[Experiment]:

@@ -35,6 +35,19 @@ def test_every_demo_result_is_there(shipped: Store) -> None:
     assert missing == []
 
 
+def test_every_strength_of_a_rival_has_every_seed_and_ships_its_report_alone() -> None:
+    """Of fifty strengths with one seed each the best would be the luckiest; nothing but figures is shown of them."""
+    jobs = list(demo.grid(SIGNS))
+    for rival in SIGNS.rivals:
+        own = [(e.defense.strength, e.train.seed) for _, _, e in jobs if e.defense.name == rival.name]
+        assert sorted(own) == sorted((s, seed) for s in SIGNS.strengths[rival.name] for seed in SIGNS.seeds)
+    e = next(e for _, _, e in jobs if e.defense.name == "relaxloss")
+    assert demo._parts(SIGNS, e, "report", is_headline=False) == ("report",)
+    assert demo._parts(SIGNS, e, "report", is_headline=True) == demo.REPORT_PARTS
+    assert demo._parts(SIGNS, SIGNS.point("tier_full", 7.0, 0.1), "report", False) == demo.REPORT_PARTS
+    assert demo._parts(SIGNS, e, "battery", False) == ("battery",)
+
+
 def test_the_lesson_is_real(shipped: Store) -> None:
     figures = summarize(shipped, SIGNS)
     assert set(figures) == {defense.name for defense in SIGNS.compared}
