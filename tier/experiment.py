@@ -505,8 +505,8 @@ def _fitted(
 
     parallel.refuse(e.defense, e.train.processes)
     if runs := sources(e):
-        models, members, seen = _known(store, e, runs, context)
-        defense.teach(models, members, seen)
+        models, _, seen = _known(store, e, runs, context)
+        defense.teach(models, seen)
     settings = e.with_(train=defense.settings(e.train))
     state = training.start(problem, e.net, settings.train)
     if e.defense.regularizes and e.defense.tier.warmup > 0 and checkpoints.last(store, key("train", e)) is None:

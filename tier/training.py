@@ -143,7 +143,7 @@ def fit(
     with session(settings.threads):
         where = device()
         images, labels = problem.members.to(where), problem.member_labels.to(where)
-        model, optimizer, _ = defense.prepare(state.model, state.optimizer, problem)
+        model, optimizer = defense.prepare(state.model, state.optimizer, problem)
         net = peers.wrap(model)
         while state.epoch < (settings.epochs if until is None else until) and not defense.should_stop(state.events):
             began = time.perf_counter()
@@ -153,7 +153,7 @@ def fit(
             figures = monitor(model, problem) if peers.leads else {}
             if math.isnan(figures.get("loss_auc", 0.0)):  # the last step broke the weights after a loss that was finite
                 broken = {name: math.nan for name, value in terms.items() if value is not None}
-                raise Diverged(_advice(broken, settings, f"epoch {state.epoch + 1}, last batch"))
+                raise Diverged(_advice(broken, defense.cures(settings), f"epoch {state.epoch + 1}, last batch"))
             event = {"epoch": state.epoch + 1, **terms, **figures, "seconds": seconds}
             state.events.append(event)
             hooks.event(event)
@@ -198,10 +198,10 @@ def _epoch(
             with autocast(settings.precision, images.device):
                 terms = defense.loss(model, x, labels[chosen], epoch)
         except NoOrder as error:  # TIER ranks the gradient before there is a loss to look at
-            raise Diverged(_advice({"loss": math.nan, "var": math.nan}, settings, place)) from error
+            raise Diverged(_advice({"loss": math.nan, "var": math.nan}, defense.cures(settings), place)) from error
         values = peers.values(terms)
         if not math.isfinite(values["loss"]):
-            raise Diverged(_advice(values, settings, place))
+            raise Diverged(_advice(values, defense.cures(settings), place))
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(peers.scaled(terms["loss"]), inputs=weights)
         if settings.gradient_clip is not None:
@@ -252,13 +252,10 @@ def _optimizer(model: nn.Module, settings: config.Train) -> optim.Optimizer:
     return optim.AdamW(weights, rate, weight_decay=settings.weight_decay)
 
 
-def _advice(values: dict[str, float], settings: config.Train, place: str) -> str:
+def _advice(values: dict[str, float], cures: list[str], place: str) -> str:
     bad = ", ".join(f"{name} {value}" for name, value in values.items() if not math.isfinite(value))
-    cures = [f"a train.learning_rate below {settings.learning_rate}"]
-    if settings.gradient_clip is None:
-        cures.append("train.gradient_clip = 1")
     if "var" in values:
-        cures.append("a smaller defense.tier.lambda or beta, or defense.tier.confidence = probability")
+        cures = [*cures, "a smaller defense.tier.lambda or beta, or defense.tier.confidence = probability"]
     return f"training diverged in {place} ({bad}); the last checkpoint is kept. Try {'; or '.join(cures)}."
 
 

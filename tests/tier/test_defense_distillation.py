@@ -41,7 +41,7 @@ def test_against_the_paper(weight: float, temperature: float) -> None:
     teachers, student, x, y = [plain_net(seed=s) for s in (1, 2, 3)], plain_net(seed=4), images(5), labels(5)
     seen = thirds(9)
     defense = DistillationDefense(Distillation(weight=weight, temperature=temperature, parts=3))
-    defense.teach(teachers, torch.zeros(9, 3, 16, 16, dtype=torch.uint8), seen)
+    defense.teach(teachers, seen)
     index = torch.tensor([7, 0, 3, 8, 4])
     defense.begin(index, 0)
     terms = {name: term.item() for name, term in defense.loss(student, x, y, 0).items()}
@@ -101,7 +101,7 @@ class _Telling(nn.Module):
 def test_nobody_teaches_an_image_it_was_trained_on() -> None:
     teachers = [_Telling(0), _Telling(1), _Telling(2)]
     defense = DistillationDefense(Distillation(parts=3, temperature=1.0))
-    defense.teach([teacher.train() for teacher in teachers], torch.zeros(9, 3, 2, 2), thirds(9))
+    defense.teach([teacher.train() for teacher in teachers], thirds(9))
     index, x = torch.tensor([4, 8]), images(2)
     defense.begin(index, 0)
     free = torch.zeros(2, 4, requires_grad=True)
@@ -117,7 +117,7 @@ def test_nobody_teaches_an_image_it_was_trained_on() -> None:
 
 def test_a_single_teacher_teaches_what_it_has_seen() -> None:
     defense = DistillationDefense(Distillation(parts=1))
-    defense.teach([plain_net()], torch.zeros(4, 3, 2, 2), torch.ones(1, 4, dtype=torch.bool))
+    defense.teach([plain_net()], torch.ones(1, 4, dtype=torch.bool))
     defense.begin(torch.arange(4), 0)
     terms = defense.loss(plain_net(), images(), labels(), 0)
     assert float(terms["loss"].detach()) == pytest.approx(0.0, abs=1e-5)
@@ -127,10 +127,10 @@ def test_refusals() -> None:
     defense = DistillationDefense(Distillation(parts=2))
     none = torch.zeros(2, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match="2 parts has that many teachers, not 1"):
-        defense.teach([plain_net()], torch.zeros(3, 3, 2, 2), none[:1])
+        defense.teach([plain_net()], none[:1])
     none[:, 1] = True
     with pytest.raises(ValueError, match="seen by every teacher"):
-        defense.teach([plain_net(), plain_net()], torch.zeros(3, 3, 2, 2), none)
+        defense.teach([plain_net(), plain_net()], none)
 
 
 def test_off_is_plain_training() -> None:
@@ -151,7 +151,7 @@ def taught(
     data, parts = data or problem(), defense.distillation.parts
     made = defenses.build(defense)
     seen = torch.arange(len(data.members)) % parts == torch.arange(parts).unsqueeze(1)
-    made.teach([net(model.architecture, seed=s, width=model.width) for s in range(parts)], data.members, seen)
+    made.teach([net(model.architecture, seed=s, width=model.width) for s in range(parts)], seen)
     train = made.settings(train)
     state = start(data, model, train)
     if stored is not None:

@@ -60,7 +60,7 @@ class Step:
         train = self.defense.settings(Train(batch_size=10, learning_rate=1.0, epochs=2, seed=3))
         sgd = torch.optim.SGD(net.parameters(), lr=1.0)
         data = Problem(torch.zeros(40, 3, 8, 8, dtype=torch.uint8), torch.zeros(40), x, y, 4)
-        self.net, self.optimizer, _ = self.defense.prepare(net, sgd, data)
+        self.net, self.optimizer = self.defense.prepare(net, sgd, data)
         self.net.train()
         before = [weight.detach().clone() for weight in net.parameters()]
         self.defense.begin(torch.arange(len(x)), 1)

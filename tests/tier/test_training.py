@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 
 from tests.tier.toys import problem
 from tier import config, defenses, training
-from tier.config import Defense, Model, Tier, Train
+from tier.config import Defense, DpSgd, Model, Tier, Train
 from tier.context import Cancelled
 from tier.defenses import TierDefense
 from tier.runtime import generator
@@ -235,6 +235,19 @@ class TestDiverged:
         with pytest.raises(Diverged) as error:
             fit(data, start(data, SMALL, train), _Spy([float("nan")]), train)
         assert "gradient_clip" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("dpsgd", "named"),
+        [
+            (DpSgd(epsilon=None, noise=0.1, learning_rate=0.04), ("dpsgd.learning_rate below 0.04", "dpsgd.noise")),
+            (DpSgd(), ("train.learning_rate below 0.01", "defense.dpsgd.epsilon")),
+        ],
+    )
+    def test_names_the_settings_that_act_under_dpsgd(self, dpsgd: DpSgd, named: tuple[str, ...]) -> None:
+        defense = defenses.build(Defense(name="dpsgd_eps100", dpsgd=dpsgd))
+        told = "; ".join(defense.cures(defense.settings(QUICK)))
+        assert all(name in told for name in (*named, "defense.dpsgd.clip"))
+        assert "gradient_clip" not in told
 
     @pytest.mark.parametrize("defense", [Defense(name="none"), Defense(name="tier_reg", tier=Tier(warmup=0))])
     def test_a_huge_rate(self, defense: Defense) -> None:

@@ -31,15 +31,13 @@ class Defense:
         """The loop's settings as the defense wants them."""
         return train
 
-    def prepare(
-        self, model: nn.Module, optimizer: optim.Optimizer, data: Any
-    ) -> tuple[nn.Module, optim.Optimizer, Any]:
-        """Change what is trained, with what, or on what, before the first epoch."""
-        return model, optimizer, data
+    def prepare(self, model: nn.Module, optimizer: optim.Optimizer, data: Any) -> tuple[nn.Module, optim.Optimizer]:
+        """Change what is trained, or with what, before the first epoch; `data` is a `training.Problem`."""
+        return model, optimizer
 
-    def teach(self, models: Sequence[nn.Module], members: Tensor, seen: Tensor) -> None:
-        """Take over what trained models know of the members, uint8 `(N, C, H, W)`; `seen` `(M, N)` bool says which of
-        them each model was trained on. Called before training where the defense has such models.
+    def teach(self, models: Sequence[nn.Module], seen: Tensor) -> None:
+        """Take over trained models; `seen` `(M, N)` bool says which of the members each of them was trained on. Called
+        before training where the defense has such models.
         """
 
     def batches(self, count: int, size: int, draw: "torch.Generator") -> list[Tensor] | None:
@@ -53,6 +51,11 @@ class Defense:
         """The named loss terms of an augmented batch `(B, C, H, W)`, labels `(B,)`; epochs count from 0."""
         loss = F.cross_entropy(model(x).float(), y)
         return {"loss": loss, "ce": loss}
+
+    def cures(self, train: Train) -> list[str]:
+        """What may help a training that diverged, in words that name the settings; `train` as from `settings`."""
+        cures = [f"a train.learning_rate below {train.learning_rate}"]
+        return cures + (["train.gradient_clip = 1"] if train.gradient_clip is None else [])
 
     def should_stop(self, history: list[dict[str, Any]]) -> bool:
         """Whether training ends after the epochs in `history`."""

@@ -43,7 +43,7 @@ class DistillationDefense(Defense):
     def settings(self, train: Train) -> Train:
         return train.model_copy(update={"seed": train.seed + STUDENT_SEED})
 
-    def teach(self, models: Sequence[nn.Module], members: Tensor, seen: Tensor) -> None:
+    def teach(self, models: Sequence[nn.Module], seen: Tensor) -> None:
         """Take the teachers. Raises ValueError where with several parts an image has no teacher that never saw it."""
         if len(models) != self.config.parts:
             raise ValueError(f"distillation with {self.config.parts} parts has that many teachers, not {len(models)}")

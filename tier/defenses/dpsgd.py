@@ -34,7 +34,7 @@ ORDERS += [*range(12, 64), 80, 96, 128, 256]
 """Renyi orders over which epsilon is the least: Opacus's own, with some nearer to 1 for an epsilon of hundreds, and
 larger ones for an epsilon below 1."""
 
-HELD = 1 << 27  # values of per-image gradients held at once (512 MB), 12 images of a ResNet-18
+HELD = 1 << 27  # weights times images whose gradients are held at once: 512 MB, enough for 12 images of a ResNet-18
 ROWS = 128  # images and copies of a pass of a small net: more make it no faster, and a fifth slower where caches end
 
 
@@ -62,9 +62,7 @@ class DpSgdDefense(Defense):
         self._train = train.model_copy(update={**changes, "precision": "fp32", "gradient_clip": None})
         return self._train
 
-    def prepare(
-        self, model: nn.Module, optimizer: optim.Optimizer, data: Any
-    ) -> tuple[nn.Module, optim.Optimizer, Any]:
+    def prepare(self, model: nn.Module, optimizer: optim.Optimizer, data: Any) -> tuple[nn.Module, optim.Optimizer]:
         """The same model, pixels shifted and scaled alike for any data, and its optimizer under Opacus's.
 
         Raises ValueError for a net that mixes the images of a batch and for a delta that would be no protection, and
@@ -93,7 +91,7 @@ class DpSgdDefense(Defense):
         if noise > 0:
             self._told["epsilon"] = epsilon_of(noise, self.config.delta, rate, steps)
         self._seed, self._epoch = self._train.seed, -1
-        return model, self._optimizer, data
+        return model, self._optimizer
 
     def batches(self, count: int, size: int, draw: torch.Generator) -> list[Tensor]:
         """Poisson sampling: each member is in each batch with probability size / count; a batch may be empty."""
@@ -142,6 +140,12 @@ class DpSgdDefense(Defense):
         for weight in self._optimizer.params:
             weight.grad_sample = None
         return loss.detach() / copies
+
+    def cures(self, train: Train) -> list[str]:
+        """The rate and the clip that act: the training's own are not used, or would come after the noise."""
+        part = "train" if self.config.learning_rate is None else "defense.dpsgd"
+        noisy = "defense.dpsgd.noise" if self.config.epsilon is None else "noise, by a larger defense.dpsgd.epsilon"
+        return [f"a {part}.learning_rate below {train.learning_rate}", "a smaller defense.dpsgd.clip", f"less {noisy}"]
 
     def figures(self) -> dict[str, float]:
         """epsilon (not without noise: there is none), delta, noise_multiplier, clip, sample_rate and steps."""
