@@ -395,7 +395,7 @@ def store_verify(store: StoreOption = None) -> None:
     """
     where = demo.open_store(store)
     results = Store(where.url, read_only=True, below=where.below).ls()  # which sets nothing aside
-    problems = where.verify() + _stored_twice(results)
+    problems = where.verify() + _misplaced(results)
     for problem in problems:
         said = f"{problem.stage} {problem.key[:12]}: {problem.reason} (in {problem.store})"
         err.print(said, markup=False, highlight=False, soft_wrap=True)
@@ -418,8 +418,13 @@ def store_gc(
     out.print(f"{len(removed)} {'would go' if dry_run else 'removed'}")
 
 
-def _stored_twice(results: Sequence[Result]) -> list[Problem]:
-    """Results whose records describe a computation that another key holds already; a key by itself has one result."""
+def _misplaced(results: Sequence[Result]) -> list[Problem]:
+    """Results that are not where the computation belongs that their records describe, or are there a second time.
+
+    The key of each is computed anew from its experiment. Where that cannot be (a result of another version of the
+    code), two whose records describe the same computation are told.
+    """
+    held = {(result.stage, result.key) for result in results}
     first: dict[str, Result] = {}
     problems = []
     for result in results:
@@ -427,10 +432,23 @@ def _stored_twice(results: Sequence[Result]) -> list[Problem]:
             continue
         told = [result.record.get(name) for name in ("version", "config", "parents", "fingerprint")]
         known = first.setdefault(json.dumps([result.stage, *told], sort_keys=True), result)
-        if known is not result:
-            reason = f"stored twice: the same computation as {known.key[:12]}"
+        right = _right_key(result) or known.key
+        if right != result.key:
+            twice = (result.stage, right) in held
+            reason = f"stored twice: the same computation as {right[:12]}" if twice else f"belongs at {right[:12]}"
             problems.append(Problem(result.store.url, result.stage, result.key, reason))
     return problems
+
+
+def _right_key(result: Result) -> str | None:
+    """The key of the computation that a record describes; None where it was made by another version of the stage."""
+    stage = experiment.STAGES.get(result.stage)
+    if stage is None or result.record.get("version") != stage.version:
+        return None
+    try:
+        return experiment.key(result.stage, Experiment.model_validate(result.record["experiment"]))
+    except (KeyError, ValueError):  # settings that this version does not have
+        return None
 
 
 def assignments(settings: list[str] | None) -> dict[str, Any]:

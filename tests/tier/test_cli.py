@@ -225,6 +225,20 @@ def test_verify_fails_on_what_is_stored_twice(store: Store, tmp_path: Path) -> N
     assert all(key in result.output for key in keys) and "1 problems" in result.output
 
 
+def test_verify_fails_on_a_result_under_the_key_of_another_computation(store: Store, tmp_path: Path) -> None:
+    """Its record says what was computed, and the key is made from that again: what is stored is what is asked for."""
+    copy, wrong = Store(str(tmp_path / "copy")), "ab" * 32
+    one = store.ls("audit")[0]
+    copy.write("audit", wrong, {"scores.parquet": one.frame("scores.parquet")}, one.record)
+    result = CliRunner().invoke(cli.app, ["store", "verify", "--store", copy.url])
+    assert result.exit_code == 1
+    assert f"audit {wrong[:12]}: belongs at {one.key[:12]}" in result.output
+    older = dict(one.record) | {"version": 0}  # how its key was made is no longer known
+    copy.discard("audit", wrong)
+    copy.write("audit", wrong, {"scores.parquet": one.frame("scores.parquet")}, older)
+    assert CliRunner().invoke(cli.app, ["store", "verify", "--store", copy.url]).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
