@@ -360,12 +360,12 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def measure(benchmarks: Mapping[str, Benchmark], about: str | None) -> int:
+def measure(benchmarks: Mapping[str, Benchmark], about: str | None, rounds: int = 5) -> int:
     """Measure every part, or those named on the command line; 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(benchmarks)}; all without one")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=rounds)
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(benchmarks))
     if unknown:

@@ -11,14 +11,41 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_attack", ROOT / "bench" / "attack.py")
+def load(name: str) -> ModuleType:
+    """A script of bench/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    return load("attack")
+
+
+@pytest.mark.parametrize(
+    ("two", "figures", "status", "said"),
+    [
+        (10.0, 7, 0, ["sweep ratio 2.00 target >=1.7", "sweep_differing ratio 0.0e+00 target <=0"]),
+        (12.0, 7, 1, ["sweep ratio 1.67 target >=1.7 MISSED", "sweep_differing ratio 0.0e+00 target <=0"]),
+        (10.0, 8, 1, ["sweep ratio 2.00 target >=1.7", "sweep_differing ratio 2.00 target <=0 MISSED"]),
+    ],
+)
+def test_the_sweep_fails_when_it_is_slow_or_gives_other_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], two: float, figures: int, status: int,
+    said: list[str],
+) -> None:  # fmt: skip
+    """`figures`: what two workers compute, where the embedded engine and one worker have 7."""
+    cluster = load("cluster")
+    found = {None: (30.0, 7), 1: (20.0, 7), 2: (two, figures)}
+    monkeypatch.setattr(cluster, "timed", lambda workers, epochs: found[workers])
+    monkeypatch.setattr(cluster.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(sys, "argv", ["cluster.py"])
+    assert cluster.measure(cluster.BENCHMARKS, None, cluster.ROUNDS) == status
+    assert capsys.readouterr().out.splitlines() == said
 
 
 @pytest.mark.parametrize(
