@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -183,3 +184,44 @@ def test_alternatives_are_the_stored_figures() -> None:
     lines = reproduce.alternative_rows(table)
     assert len(lines) == 1 + len(table)
     assert any(line[0] == "split by track" and line[1] == "tier_full" and "[" in line[2] for line in lines)
+
+
+# ---- what ships
+
+
+def test_published_numbers_answer_without_their_results(tmp_path: Path) -> None:
+    shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
+    target = Store(str(tmp_path / "published"))
+    lines = list(reproduce.publish(shipped, target))
+    assert any(line.endswith("numbers of gtsrb") for line in lines)
+    assert list(reproduce.publish(shipped, target)) == []  # nothing is written again
+    assert [result.stage for result in target.ls()] == ["reproduction"] * len(target.ls())
+    for whole, told in zip(reproduce.cells(shipped, of), reproduce.cells(target, of), strict=True):
+        assert told.row() == whole.row()
+    pd.testing.assert_frame_equal(reproduce.alternatives(target, of), reproduce.alternatives(shipped, of))
+
+
+def test_a_number_is_kept_when_its_results_are_gone(tmp_path: Path) -> None:
+    shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
+    target = Store(str(tmp_path / "published"))
+    list(reproduce.publish(shipped, target))
+    assert list(reproduce.publish(Store(str(tmp_path / "empty")), target)) == []
+    assert reproduce.counts(reproduce.cells(target, of)) == reproduce.counts(reproduce.cells(shipped, of))
+
+
+def test_a_number_of_results_that_would_differ_today_does_not_answer(tmp_path: Path) -> None:
+    shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
+    target = Store(str(tmp_path / "published"))
+    list(reproduce.publish(shipped, target))
+    stage, key = reproduce.place_of(of)
+    found = target.find(stage, key)
+    assert found is not None
+    metrics = json.loads(json.dumps(found.metrics))
+    for number in metrics["numbers"].values():
+        number["sources"][0][1] = "0" * 64
+    for row in metrics["alternatives"]:
+        row["key"] = "0" * 64
+    target.discard(stage, key)
+    target.write(stage, key, {}, {"metrics": metrics})
+    assert {cell.verdict for cell in reproduce.cells(target, of)} == {"not computed"}
+    assert reproduce.alternatives(target, of)["test_accuracy"].isna().all()

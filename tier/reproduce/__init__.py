@@ -1,8 +1,9 @@
 """Paper against here: which run answers to which number of the paper, and whether the two agree."""
 
-from tier.reproduce.alternatives import CHOICES, alternative_jobs, alternative_rows, alternatives
+from tier.reproduce.alternatives import CHOICES, alternative_jobs, alternative_rows
 from tier.reproduce.files import FIGURES, charts, triplets, write
 from tier.reproduce.protocol import PROTOCOLS, Protocol, jobs, protocol
+from tier.reproduce.published import alternatives, place_of, publish
 from tier.reproduce.verdicts import (
     KEYS,
     MARKS,
@@ -37,7 +38,9 @@ __all__ = [
     "in_paper_form",
     "jobs",
     "latex",
+    "place_of",
     "protocol",
+    "publish",
     "triplets",
     "wide",
     "write",

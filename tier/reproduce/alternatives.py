@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from tier import presets, summary
+from tier import experiment, presets, summary
 from tier.config import DefenseName, Experiment
 from tier.demo import Job
 from tier.reproduce.protocol import MODELS, Protocol
@@ -83,18 +83,19 @@ def alternative_runs(of: Protocol) -> Iterator[tuple[Choice, DefenseName, Experi
 
 
 def alternative_jobs(of: Protocol) -> list[Job]:
-    """The reports behind `alternatives`."""
+    """The reports behind `measured_alternatives`."""
     return [(f"{choice.name}, {defense}", "report", e) for choice, defense, e in alternative_runs(of)]
 
 
-def alternatives(store: Store, of: Protocol) -> pd.DataFrame:
-    """A line per choice and defense: choice, why, defense, and each of FIGURES with its 95 % interval (_low, _high).
+def measured_alternatives(store: Store, of: Protocol) -> pd.DataFrame:
+    """A line per choice and defense: choice, why, defense, key, and each of FIGURES with its interval (_low, _high).
 
-    Empty fields where the run is not in the store.
+    `key` is that of the run's report. Empty fields where the run is not in the store.
     """
     lines = []
     for choice, defense, e in alternative_runs(of):
         line: dict[str, Any] = {"choice": choice.name, "why": choice.why, "defense": defense}
+        line["key"] = experiment.key("report", e)
         found = summary.of_runs(store, {e.train.seed: e})
         for name in FIGURES:
             low, high = (None, None) if found is None else found["intervals"][name] or (None, None)
@@ -104,7 +105,7 @@ def alternatives(store: Store, of: Protocol) -> pd.DataFrame:
 
 
 def alternative_rows(table: pd.DataFrame) -> list[list[str]]:
-    """`alternatives` as text, header first; runs that are not stored have dashes."""
+    """Such lines as text, header first; runs that are not stored have dashes."""
     lines = [["choice", "defense", *FIGURES]]
     for row in table.to_dict("records"):
         lines.append([row["choice"], row["defense"], *(_cell(row, name) for name in FIGURES)])

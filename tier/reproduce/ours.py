@@ -29,9 +29,31 @@ class Measured:
     seeds: tuple[int, ...] = ()
     beside: dict[str, tuple[float, tuple[float, float] | None]] = field(default_factory=dict)
 
+    def as_json(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        beside = {name: [value, interval and list(interval)] for name, (value, interval) in self.beside.items()}
+        interval = None if self.interval is None else list(self.interval)
+        return {
+            "value": self.value, "interval": interval, "refused": self.refused, "seeds": list(self.seeds),
+            "beside": beside,
+        }  # fmt: skip
+
+    @classmethod
+    def of_json(cls, told: dict[str, Any]) -> "Measured":
+        """The inverse of `as_json`; other names are ignored."""
+        return cls(
+            told["value"],
+            _pair(told["interval"]),
+            told["refused"],
+            tuple(told["seeds"]),
+            {name: (value, _pair(interval)) for name, (value, interval) in told["beside"].items()},
+        )
+
 
 class Reader:
     """Reads from a store what answers to the places of one data set."""
+
+    absent = "not in this store"  # why most numbers are refused
 
     def __init__(self, store: Store, of: Protocol, seeds: Sequence[int] | None) -> None:
         self.store, self.of, self.seeds = store, of, seeds
@@ -54,6 +76,21 @@ class Reader:
                 return self._of_maps(place, self._likeness, "shuffled", "of maps of different images")
             case _:
                 return self._swept(place)
+
+    def sources(self, place: Place) -> list[list[str]]:
+        """Stage and key of each result that a place's number is made from."""
+        seeds = self._seeds(self.sweeps if place.table in SWEEPS else self.main)
+        stage = _STAGES[place.table]
+        if place.table == "II":
+            runs = [self.main.experiment]
+        elif place.table in SWEEPS:
+            runs = [self.sweeps.point(*point(place), seed=seed) for seed in seeds]
+        elif place.explainer is not None:
+            own = {"explain.name": place.explainer} | ({"attack.shadow": "same"} if stage == "attack" else {})
+            runs = [self.main.run(str(place.defense), seed).set(own) for seed in seeds]
+        else:
+            runs = [self.main.run(str(place.defense), seed) for seed in seeds]
+        return [[stage, experiment.key(stage, e)] for e in runs]
 
     def conditions(self, place: Place) -> str:
         """Under what settings ours was made, in words."""
@@ -88,7 +125,7 @@ class Reader:
         seed = self._seeds(self.main)[0]
         found = self._profile(place.defense, seed, place.level)
         if found is None:
-            return Measured(refused=_NOT_STORED)
+            return Measured(refused=Reader.absent)
         value, interval = _profile_value(found, place.quantity)
         if value is None:
             return Measured(refused="too few batches for a test: 8 in each group are needed")
@@ -110,7 +147,7 @@ class Reader:
     def _size(self, place: Place) -> Measured:
         result = experiment.find(self.store, "split", self.main.experiment)
         if result is None:
-            return Measured(refused=_NOT_STORED)
+            return Measured(refused=Reader.absent)
         sizes = {name: int(size) for name, size in result.metrics["sizes"].items()}
         held = [round(self.main.experiment.attack.holdout * sizes[name]) for name in ("shadow_train", "shadow_test")]
         sizes["attack_test"] = sum(held)
@@ -151,7 +188,7 @@ class Reader:
         """On the rest of a shadow model with the same defense; beside it the target under the same attacker."""
         view = self._attacks.get(str(place.defense), {}).get("explainers", {}).get(place.explainer)
         if view is None or view["attack_test"] is None:
-            return Measured(refused=_NOT_STORED)
+            return Measured(refused=Reader.absent)
         measured = _leaf(view["attack_test"], place.quantity)
         beside = {}
         target = _leaf(view["adaptive"], place.quantity)
@@ -176,7 +213,7 @@ class Reader:
     ) -> Measured:
         entry = summed.get(str(place.defense), {}).get(str(place.explainer))
         if entry is None:
-            return Measured(refused=_NOT_STORED)
+            return Measured(refused=Reader.absent)
         of = entry[place.quantity]
         if of["mean"] is None:
             return Measured(refused=entry["refused"].get(place.quantity) or "not defined for any of these images")
@@ -193,14 +230,21 @@ class Reader:
         return summary.fidelity(self.store, self.main, defenses("VII"), explainers("VII"), self._seeds(self.main))
 
 
+_STAGES = {
+    "I": "divergence", "II": "split", "III": "divergence", "IV": "report", "V": "attack", "VI": "quality",
+    "VII": "fidelity", "VIII": "report", "IX": "report",
+}  # fmt: skip
 _TIER: tuple[DefenseName, ...] = ("tier_reg", "tier_full")
-_NOT_STORED = "not in this store"
 _AUGMENTED_TEXT = "trained with augmentation"
 _FIGURES = {
     "train_accuracy": "train_accuracy", "test_top1": "test_accuracy", "test_top5": "test_top5",
     "test_loss": "test_loss", "audit_accuracy": "audit_balanced_accuracy", "audit_auc": "audit_auc",
 }  # fmt: skip
 _OF_PROFILE = {"t_statistic": "t", "t_p_value": "t_p", "ks_statistic": "ks", "ks_p_value": "ks_p"}
+
+
+def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval[0], interval[1])
 
 
 def _profile_value(row: pd.Series, quantity: str) -> tuple[float | None, tuple[float, float] | None]:
@@ -215,7 +259,7 @@ def _profile_value(row: pd.Series, quantity: str) -> tuple[float | None, tuple[f
 def _figure(figures: dict[str, Any] | None, quantity: str) -> Measured:
     """A number of Table IV, VIII or IX from `summary.of_runs`."""
     if figures is None:
-        return Measured(refused=_NOT_STORED)
+        return Measured(refused=Reader.absent)
     name = _FIGURES[quantity]
     if figures[name] is None:
         return Measured(refused=figures["refused"].get(name, "not measured"))
@@ -226,7 +270,7 @@ def _figure(figures: dict[str, Any] | None, quantity: str) -> Measured:
 def _leaf(leaf: dict[str, Any] | None, quantity: str) -> Measured:
     """A number of Table V from a leaf of `summary.attacks`."""
     if leaf is None:
-        return Measured(refused=_NOT_STORED)
+        return Measured(refused=Reader.absent)
     name, scale = ("balanced_accuracy", 1.0) if quantity == "balanced_accuracy" else ("tpr_at_0.001", 100.0)
     value, interval = leaf[name], leaf["interval" if scale == 1.0 else "tpr_interval_at_0.001"]
     if value is None:

@@ -11,6 +11,7 @@ from tier import paper
 from tier.paper import Place, Printed
 from tier.reproduce.ours import Measured, Reader
 from tier.reproduce.protocol import Protocol
+from tier.reproduce.published import fill, published
 from tier.store import Store
 
 VERDICTS = {
@@ -73,11 +74,13 @@ def cells(
 ) -> list[Cell]:
     """Every number of the paper that concerns the data set beside ours, from what is stored; nothing is computed.
 
-    `seeds`: those of the presets by default. Raises ValueError for a table that the paper does not have.
+    Where the results behind a number are not there but the number was published, that one answers. `seeds`: those of
+    the presets by default; others are never published. Raises ValueError for a table that the paper does not have.
     """
     numbers = paper.of(of.dataset, tables)
     reader = Reader(store, of, seeds)
-    ours = {number.place: reader.measured(number.place) for number in numbers}
+    known = published(store, of) if seeds is None else {}
+    ours = {n.place: fill(reader.measured(n.place), reader, n.place, known) for n in numbers}
     printed = {number.place: number for number in numbers}
     found = []
     for number in numbers:
