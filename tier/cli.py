@@ -363,11 +363,11 @@ def build_demo(
 ) -> None:
     """Compute the demo store: headline runs, grid, early-stopping paths; only changed keys are written.
 
-    Results of the other shipped presets that the working store holds are exported too.
+    Results of the other shipped presets that the working store holds are exported too, and the numbers of reproductions.
     """
     work = demo.open_store(store, below=False)
     watching.compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))], here)
-    for line in demo.export(work, Store(target)):
+    for line in chain(demo.export(work, Store(target)), reproduce.publish(work, Store(target))):
         out.print(line)
 
 

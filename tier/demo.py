@@ -19,6 +19,7 @@ SHIPPED = (WHOLE, "gtsrb", "gtsrb_tracks", "cifar100")
 REGULARIZERS: tuple[DefenseName, ...] = ("tier_full", "tier_reg")
 UNJUDGED = ("dpsgd_eps100", "dpsgd_tuned", "distillation", "ensemble_partition")
 """Rivals whose 16 reference models, each of several nets or with a gradient per image, take hours: no battery ships."""
+PUBLISHED = "reproduction"  # the stage of `tier.reproduce.publish`, whose results `export` leaves alone
 REPORT_PARTS = ("split", "train", "trajectory", "divergence", "audit", "report")
 
 Job = tuple[str, str, Experiment]
@@ -134,7 +135,7 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
     scores need; grid points keep metrics, events, KL profile and mean curves, those of rivals their report alone;
     attacks on rivals, and those in another form, keep their figures. Results that `work` does not have (yet)
     are passed over, and stay if `target` has them; what `target` has already, with the same files, is not written
-    again. Results that no preset asks for are removed.
+    again. Results that no preset asks for are removed, but for those of PUBLISHED.
     """
     wanted: set[tuple[str, str]] = set()
     for preset in map(presets.get, names):
@@ -155,7 +156,7 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
                 if _ship(work, target, place, keep_images=images, keep_weights=whole):
                     yield f"wrote {part} {place[1][:12]}"
     for old in target.ls():
-        if (old.stage, old.key) not in wanted:
+        if (old.stage, old.key) not in wanted and old.stage != PUBLISHED:
             target.discard(old.stage, old.key)
             yield f"removed {old.stage} {old.key[:12]}, which no preset asks for"
 

@@ -11,18 +11,18 @@ from typing import Any
 import pandas as pd
 
 from tier import paper
+from tier.demo import PUBLISHED
 from tier.reproduce.alternatives import FIGURES, measured_alternatives
 from tier.reproduce.ours import Measured, Reader
 from tier.reproduce.protocol import PROTOCOLS, Protocol
 from tier.store import Store
 
-STAGE = "reproduction"
 VERSION = 1
 
 
 def place_of(of: Protocol) -> tuple[str, str]:
     """Where the store has what is published of a data set: stage and key."""
-    return STAGE, hashlib.sha256(f"{STAGE} {VERSION} {of.dataset}".encode()).hexdigest()
+    return PUBLISHED, hashlib.sha256(f"{PUBLISHED} {VERSION} {of.dataset}".encode()).hexdigest()
 
 
 def publish(work: Store, target: Store) -> Iterator[str]:
