@@ -231,16 +231,25 @@ def quality(
     if compute:
         work = [(f"{name} seed {number} {view}", "quality", e) for name, view, number, e in runs]
         watching.compute(where, work, here)
-    summary = quality_summary(where, chosen, defense, explainer, seed, wanted)
+    everything = defense or [str(of.name) for of in chosen.compared]  # rivals are shown where they are stored
+    summary = quality_summary(where, chosen, everything, explainer, seed, wanted)
     again = _again("quality", preset, settings, seed, store)
     missing = _missing(summary, dict.fromkeys(one[:2] for one in runs), again)
+    views = explainer or chosen.explainers
+    rivals = {} if defense else _missing(summary, ((of.name, view) for of in chosen.rivals for view in views), again)
+    missing |= {place: f"{_NOT_BY_DEFAULT}, {reason}" for place, reason in rivals.items()}
     if as_json:
         print(json.dumps({"preset": preset, "defenses": summary, "refused": missing}, indent=2, allow_nan=False))
     elif in_markdown:
         print(as_markdown(quality_rows(summary)))
     else:
         _print_quality(summary)
-        _print_missing(missing, again)
+        _print_missing({place: reason for place, reason in missing.items() if place not in rivals}, again)
+        if rivals:
+            names = dict.fromkeys(place.split(".")[0] for place in rivals)
+            out.print(
+                f"Not judged: {', '.join(names)}. Name one: {shlex.join([*again, '--defense', next(iter(names))])}"
+            )
 
 
 @app.command()
@@ -363,7 +372,7 @@ def build_demo(
 ) -> None:
     """Compute the demo store: headline runs, grid, early-stopping paths; only changed keys are written.
 
-    Results of the other shipped presets that the working store holds are exported too, and the numbers of reproductions.
+    Results of the other shipped presets that the working store holds are exported too, and what reproductions gave.
     """
     work = demo.open_store(store, below=False)
     watching.compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))], here)
@@ -527,6 +536,9 @@ def _missing(
     return missing
 
 
+_NOT_BY_DEFAULT = "a rival, judged only when it is named"
+
+
 def _print_missing(missing: dict[str, str], again: list[str]) -> None:
     if missing:
         out.print(f"Missing: {', '.join(missing)}. Compute with: {shlex.join(again)}", soft_wrap=True, markup=False)
@@ -550,7 +562,7 @@ def _print_fidelity(summary: dict[str, dict[str, Any]]) -> None:
 def _print_quality(summary: dict[str, dict[str, dict[str, Any]]]) -> None:
     _print_table(quality_rows(summary), 2)
     out.print("random: a map of independent noise, or what it is expected to score. edges: the image's Sobel edges.")
-    out.print("A map that does not beat both tells no more of the model than they do.")
+    out.print("change: against the undefended map of the same image; other seed: what another undefended seed changes.")
     notes: dict[str, list[str]] = {}
     for defense, views in summary.items():
         for explainer, entry in views.items():
