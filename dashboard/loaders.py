@@ -493,7 +493,7 @@ def quality(preset: Preset) -> pd.DataFrame:
 # ---- paper against here
 
 
-_ANSWERING = ("split", "report", "attack", "quality", "fidelity", "divergence", "trajectory")
+_ANSWERING = ("split", "report", "attack", "quality", "fidelity", "divergence", "trajectory", "reproduction")
 
 
 @st.cache_data(max_entries=8, show_spinner="Comparing with the paper …")
@@ -504,6 +504,16 @@ def _cells(place: Place, dataset: str, held: tuple[str, ...]) -> list[reproduce.
 def cells(of: reproduce.Protocol) -> list[reproduce.Cell]:
     """The paper's numbers on a data set beside ours."""
     return _cells(_place(), of.dataset, tuple(key for stage in _ANSWERING for key in _held(stage)))
+
+
+@st.cache_data(max_entries=8, show_spinner="Comparing the open choices …")
+def _alternatives(place: Place, dataset: str, held: tuple[str, ...]) -> pd.DataFrame:
+    return reproduce.alternatives(_open(place), reproduce.protocol(dataset))
+
+
+def alternatives(of: reproduce.Protocol) -> pd.DataFrame:
+    """What the paper leaves open, one choice at a time, as `reproduce.alternatives`."""
+    return _alternatives(_place(), of.dataset, _held("report") + _held("reproduction"))
 
 
 @st.cache_data(max_entries=8, show_spinner="Drawing the paper's figures …")

@@ -316,6 +316,60 @@ def curves(view: View) -> None:
     sitemap.link(FIGURE_PAGES[name], "More of it, with tests and single images", {"preset": view.of.main})
 
 
+# ---- what the paper leaves open
+
+
+def choices(view: View) -> None:
+    """Each open choice tried by itself: does any explain why ours differs?"""
+    table = loaders.alternatives(view.of)
+    known = table[table["audit_auc"].notna()]
+    if len(known) < 2:
+        return
+    st.subheader("What the paper leaves open, one choice at a time", anchor=False)
+    rows = choice_dots(known)
+    preset = presets.get(view.of.sweeps)
+    components.chart(
+        figures.attack_dots(rows, "AUC of the audit", "filled: here, with its 95 % interval", "AUC of the audit", 0.5),
+        table,
+        name=f"paper_{view.of.dataset}_choices",
+        takeaway=choice_told(known),
+        meaning="""The paper leaves many settings open. Where one of them explained the difference, TIER would leak less
+        than the undefended model under it, as the paper says it does.""",
+        settings=f"data: {preset.name} · {preset.experiment.train.epochs} epochs unless said · seed {preset.seeds[0]}",
+    )
+    reasons = table.drop_duplicates("choice")
+    lines = [f"- **{row['choice']}**: {row['why']}" for row in reasons.to_dict("records")]
+    missing = table[table["audit_auc"].isna()]
+    lines += [f"- *{row['choice']}, {words.label(row['defense'])}: not computed*" for row in missing.to_dict("records")]
+    with st.expander("The choices, and why they might matter", icon=":material/alt_route:"):
+        st.markdown("\n".join(lines), width=theme.TEXT_WIDTH)
+        st.code(f"python -m tier reproduce --dataset {view.of.dataset} --alternatives", language="bash")
+
+
+def choice_dots(known: pd.DataFrame) -> pd.DataFrame:
+    """A row per choice and model for `figures.attack_dots`."""
+    made = known.rename(columns={"choice": "name", "defense": "model", "audit_auc": "value"}).assign(open=False)
+    made = made.assign(low=known["audit_auc_low"], high=known["audit_auc_high"])
+    texts = [f"{words.label(model)}: {value:.3f}" for model, value in zip(made["model"], made["value"], strict=True)]
+    return made.assign(text=texts)[["name", "model", "open", "value", "low", "high", "text"]]
+
+
+def choice_told(known: pd.DataFrame) -> str:
+    """Under how many of the choices TIER Full leaks clearly less than the undefended model, and more."""
+    less, more, all_ = 0, 0, 0
+    for _, part in known.groupby("choice"):
+        by_model = {row["defense"]: row for row in part.to_dict("records")}
+        if {"none", "tier_full"} <= set(by_model):
+            none, tier = by_model["none"], by_model["tier_full"]
+            all_ += 1
+            less += tier["audit_auc_high"] < none["audit_auc_low"]
+            more += tier["audit_auc_low"] > none["audit_auc_high"]
+    return (
+        f"Of {all_} choices under which both were trained, TIER Full leaks clearly less than the undefended model "
+        f"under {less} and clearly more under {more} (AUC of the audit, intervals apart)."
+    )
+
+
 def about(view: View) -> None:
     """Where the whole comparison is written down."""
     with st.expander("How this comparison is made", icon=":material/info:"):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from dashboard import paper as page
@@ -87,6 +88,24 @@ def test_without_results_every_number_is_to_be_computed(open_page: Open, empty_s
     assert "None of the paper's numbers on GTSRB was computed yet." in texts(test)
     (table,) = test.dataframe
     assert set(table.value["verdict"]) == {"not computed"}
+
+
+def test_choices_are_counted_by_intervals_that_are_apart() -> None:
+    def lines(choice: str, none: float, tier: float) -> list[dict[str, object]]:
+        return [
+            {"choice": choice, "defense": name, "audit_auc": v, "audit_auc_low": v - 0.02, "audit_auc_high": v + 0.02}
+            for name, v in (("none", none), ("tier_full", tier))
+        ]
+
+    whole = [*lines("a", 0.8, 0.6), *lines("b", 0.6, 0.8), *lines("c", 0.7, 0.71)]
+    table = pd.DataFrame([*whole, lines("d", 0.9, 0.5)[0]])
+    assert page.choice_told(table) == (
+        "Of 3 choices under which both were trained, TIER Full leaks clearly less than the undefended model under 1 "
+        "and clearly more under 1 (AUC of the audit, intervals apart)."
+    )
+    rows = page.choice_dots(table)
+    assert list(rows["name"]) == ["a", "a", "b", "b", "c", "c", "d"]
+    assert (rows["low"] < rows["value"]).all()
 
 
 def test_filters_leave_rows_out(open_page: Open, shipped_store: Path) -> None:
