@@ -475,14 +475,23 @@ def judgement(one: Experiment, explainer: str) -> dict[str, Any] | None:
 @st.cache_data(max_entries=8, show_spinner="Reading the scores of maps …")
 def _quality(place: Place, preset: str, held: tuple[str, ...]) -> pd.DataFrame:
     known, shelf = pinned(presets.get(preset)), set(held)
-    scores: dict[tuple[str, str], list[pd.DataFrame]] = {}
-    for defense, explainer, _, one in summary.quality_runs(
+    scores: dict[tuple[str, str], dict[int, pd.DataFrame]] = {}
+    permuted: dict[tuple[str, str], dict[int, tables.Permuted]] = {}
+    for defense, explainer, seed, one in summary.quality_runs(
         known, [d.name for d in known.compared], list(EXPLAINER_SETTINGS), known.seeds
     ):
-        found = frame("quality", one, JUDGED) if key("quality", one) in shelf else None
-        if found is not None:
-            scores.setdefault((defense, explainer), []).append(found)
-    return tables.quality(scores)
+        result = find("quality", one, [JUDGED]) if key("quality", one) in shelf else None
+        found = None if result is None else frame("quality", one, JUDGED)
+        if result is not None and found is not None:
+            scores.setdefault((defense, explainer), {})[seed] = found
+            permuted.setdefault((defense, explainer), {})[seed] = result.metrics["permutation"]
+    undefended = {explainer: of for (defense, explainer), of in scores.items() if defense == "none"}
+    shown = {place: tables.seeds_judged(place, scores) for place in scores}
+    return tables.quality(
+        {place: {seed: scores[place][seed] for seed in seeds} for place, seeds in shown.items()},
+        undefended,
+        {place: {seed: permuted[place][seed] for seed in seeds} for place, seeds in shown.items()},
+    )
 
 
 def quality(preset: Preset) -> pd.DataFrame:

@@ -549,6 +549,15 @@ class Fidelity(Config):
     shuffle: int = Field(0, ge=0)  # seed of the shuffled pairs
 
 
+FAITHFULNESS = ("faithfulness_correlation", "faithfulness_estimate", "sufficiency")
+LOCALISATION = ("pointing_game", "mask_mass", "mask_iou")
+QUALITY_METRICS = (*FAITHFULNESS, *LOCALISATION)
+"""The scores of a map; `tier.quality` says what they are."""
+VARIANT_OF = {
+    "sufficiency_quantus": "sufficiency", "mask_mass_positive": "mask_mass", "mask_iou_signed": "mask_iou",
+}  # fmt: skip
+"""Of a variant, which asks the same otherwise, the metric it stands beside."""
+QUALITY_CONTROLS = ("random", "edges")
 Baseline = Literal["black", "mean", "white"]
 Distance = Literal["seuclidean", "euclidean", "cosine"]
 

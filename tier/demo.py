@@ -104,8 +104,12 @@ def attacks(preset: Preset) -> Iterator[Job]:
 
 
 def quality(preset: Preset) -> Iterator[Job]:
-    """Every defense of the first seed under each explainer: how faithful its maps are, and where they point."""
-    for defense, explainer, seed, e in quality_runs(preset):
+    """Every defense of the first seed under each explainer: how faithful its maps are, and where they point.
+
+    And the undefended model of the next seed, which tells what training noise alone does.
+    """
+    control = quality_runs(preset, ["none"], seeds=preset.seeds[1:2]) if len(preset.seeds) > 1 else ()
+    for defense, explainer, seed, e in [*quality_runs(preset), *control]:
         yield f"{defense} seed {seed} {explainer}", "quality", e
 
 

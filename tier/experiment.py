@@ -1337,18 +1337,21 @@ def _quality(store: Store, e: Experiment, context: Context) -> tuple[Files, dict
     fallen = probes.arrays("fallen.safetensors")["fallen"]
     with runtime.session(e.train.threads):
         found, notes = quality.measure(of, maps, fallen, e.quality, context.step("removing pixels by the map"))
-    controls = probes.frame("scores.parquet").drop(columns=list(frame))
+    controls = probes.frame("scores.parquet").drop(columns=[*frame, *quality.TWICE], errors="ignore")
+    beside, permuted = quality.dependence(of, maps, e.quality, frame["member"].to_numpy(bool))
     metrics: dict[str, Any] = {name: quality.mean_or_none(values) for name, values in found.items()}
     metrics |= {str(name): probes.metrics[str(name)] for name in controls} | {
         "sweeps": {"map": quality.sweep(maps, of.predicted, e.quality), **probes.metrics["sweeps"]},
         "chance": float(quality.chance(of.predicted).mean()),
         "notes": notes + probes.metrics["notes"],
-        "refused": {} if of.masks is not None else dict.fromkeys(quality.LOCALISATION, quality.NO_MASKS),
+        "permutation": permuted,
+        "refused": {} if of.masks is not None else dict.fromkeys(quality.LOCALISED, quality.NO_MASKS),
         "degenerate_maps": int(gallery.degenerate(maps).sum()),
         "images": len(frame),
         "inference": probes.metrics["inference"],
     }
-    return {"scores.parquet": pd.concat([frame, pd.DataFrame(found, dtype=np.float32), controls], axis=1)}, metrics
+    own = pd.DataFrame(found | beside, dtype=np.float32)
+    return {"scores.parquet": pd.concat([frame, own, controls], axis=1)}, metrics
 
 
 def _subjects(store: Store, e: Experiment, context: Context) -> tuple["Subjects", pd.DataFrame, np.ndarray]:
@@ -1475,7 +1478,7 @@ STAGES: dict[str, Stage] = {
         _compared,
     ),
     "probes": Stage(1, lambda e: {"quality": e.quality.changed(), "target": e.explain.target}, ("train",), _probes),
-    "quality": Stage(1, lambda e: {"name": e.explain.name}, ("maps", "train", "probes"), _quality),
+    "quality": Stage(2, lambda e: {"name": e.explain.name}, ("maps", "train", "probes"), _quality),
 }
 
 

@@ -1208,12 +1208,13 @@ QUALITY: dict[str, str] = {
     "faithfulness_correlation": "Faithfulness Correlation", "faithfulness_estimate": "Faithfulness Estimate",
     "sufficiency": "Sufficiency", "pointing_game": "Pointing game", "mask_mass": "Mass on the object",
     "mask_iou": "IoU with the object", "sufficiency_quantus": "Sufficiency, as Quantus has it",
-    "mask_mass_positive": "Positive mass on the object",
+    "mask_mass_positive": "Positive mass on the object", "mask_iou_signed": "IoU of the highest values",
 }  # fmt: skip
 UNITS: dict[str, str] = {
     "faithfulness_correlation": "Pearson's r", "faithfulness_estimate": "Pearson's r",
     "sufficiency": "share of neighbours", "pointing_game": "share of images", "mask_mass": "share of |map|",
     "mask_iou": "intersection over union", "sufficiency_quantus": "share of neighbours",
+    "mask_iou_signed": "intersection over union",
     "mask_mass_positive": "share of the positive part", "ssim": "likeness, 1: equal",
     "mse": "squared error, axis turned", "cosine": "cosine", "cosine_unscaled": "cosine",
 }  # fmt: skip
@@ -1243,12 +1244,7 @@ def quality_curves(table: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
     holds the intervals of all models shown.
     """
     models, explainers = (list(dict.fromkeys(table[name])) for name in ("model", "explainer"))
-    key = _models_key(models)
-    head, plot, gap = TOP + LABEL_PIXELS * (len(key) + 1), 210, TOP + 12
-    height = head + BOTTOM + 60 + len(metrics) * plot + (len(metrics) - 1) * gap
-    figure = make_subplots(
-        rows=len(metrics), cols=1, shared_xaxes=True, vertical_spacing=gap / (height - head - BOTTOM - 60)
-    )
+    figure = _over_explainers(metrics, explainers, [CONTROL_KEY, *_models_key(models)], "up is better")
     for row, metric in enumerate(metrics, 1):
         part = table[table["metric"] == metric]
         for control in ("random", "edges"):
@@ -1258,13 +1254,64 @@ def quality_curves(table: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
             figure.add_trace(_quality_line(part[part["model"] == model], explainers, shift), row=row, col=1)
         bounds = [part[f"{of}{end}"] for of in ("mean", "random", "edges") for end in ("", "_low", "_high")]
         figure.update_yaxes(range=_axis_range(*bounds), title=UNITS[metric], row=row, col=1)
-        _heading(figure, QUALITY[metric], "<br>".join([CONTROL_KEY, *key]) if row == 1 else "up is better", row)
+    return figure
+
+
+def quality_changes(table: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
+    """What each defense adds to each metric over the explainers, beside what another seed of the undefended model adds.
+
+    `table`: of `tables.quality` the rows of one kind of images. Differences are of the same images; error bars are 95 %
+    intervals.
+    """
+    models = [str(name) for name in dict.fromkeys(table["model"]) if name != "none"]
+    explainers = list(dict.fromkeys(table["explainer"]))
+    key = [f"{glyph(NOISE)} another seed of the undefended model", *_models_key(models)]
+    figure = _over_explainers(metrics, explainers, key, "above 0: the defended map scores higher")
+    for row, metric in enumerate(metrics, 1):
+        part = table[table["metric"] == metric]
+        figure.add_hline(y=0, line={"color": GREY, "width": 1}, row=row, col=1)
+        seeds = part[part["other"].notna()].drop_duplicates("explainer")
+        lines = [(seeds, NOISE, "other"), *((part[part["model"] == name], style(name), "change") for name in models)]
+        for place, (rows, look, value) in enumerate(lines):
+            shift = 0.6 * ((place + 0.5) / len(lines) - 0.5)
+            figure.add_trace(_change_points(rows, explainers, shift, look, value), row=row, col=1)
+        bounds = [part[f"{of}{end}"] for of in ("change", "other") for end in ("", "_low", "_high")]
+        figure.update_yaxes(range=_axis_range(*bounds, include=[0.0]), title="change", row=row, col=1)
+    return figure
+
+
+def _over_explainers(metrics: Sequence[str], explainers: Sequence[str], key: Sequence[str], below: str) -> go.Figure:
+    """An empty panel for each metric, the explainers across; the key stands in the first heading, `below` in others."""
+    head, plot, gap = TOP + LABEL_PIXELS * len(key), 210, TOP + 12
+    height = head + BOTTOM + 60 + len(metrics) * plot + (len(metrics) - 1) * gap
+    figure = make_subplots(
+        rows=len(metrics), cols=1, shared_xaxes=True, vertical_spacing=gap / (height - head - BOTTOM - 60)
+    )
+    for row, metric in enumerate(metrics, 1):
+        _heading(figure, QUALITY[metric], "<br>".join(key) if row == 1 else below, row)
     figure.update_xaxes(
         tickvals=list(range(len(explainers))), ticktext=[EXPLAINERS[str(name)] for name in explainers], tickangle=-45,
         range=[-0.5, len(explainers) - 0.5],
     )  # fmt: skip
     _finish(figure, height, right=16)
     return figure.update_layout(hovermode="closest", margin={"t": head, "b": BOTTOM + 60, "l": 80})
+
+
+def _change_points(rows: pd.DataFrame, explainers: Sequence[str], shift: float, look: Style, value: str) -> go.Scatter:
+    """The changes of one model, or of another seed, as points with intervals."""
+    rows = rows[rows[value].notna()]
+    name = "Another seed, undefended" if value == "other" else look.label
+    return go.Scatter(
+        x=[explainers.index(name) + shift for name in rows["explainer"]], y=rows[value], name=name, mode="markers",
+        marker={"symbol": look.symbol, "size": 9, "color": look.colour}, showlegend=False,
+        error_y=_error(rows, value, look.colour),
+        customdata=[
+            [EXPLAINERS[str(row["explainer"])], row[f"{value}_low"], row[f"{value}_high"], row["change_n"]]
+            for row in rows.to_dict("records")
+        ],
+        hovertemplate=f"{name}, %{{customdata[0]}}<br>%{{y:+.3f}} (%{{customdata[1]:+.3f}} to %{{customdata[2]:+.3f}})"
+        + ("" if value == "other" else "<br>on %{customdata[3]:.0f} images") + "<extra></extra>",
+    )  # fmt: skip
 
 
 def _control_band(figure: go.Figure, part: pd.DataFrame, control: str, explainers: int, row: int) -> None:
@@ -1295,11 +1342,12 @@ def _quality_line(part: pd.DataFrame, explainers: Sequence[str], shift: float) -
         mode="lines+markers", line={"color": look.colour, "width": 1.6}, showlegend=False,
         marker={"symbol": look.symbol, "size": 9, "color": look.colour}, error_y=_error(part, "mean", look.colour),
         customdata=[
-            [EXPLAINERS[str(row["explainer"])], row["mean_low"], row["mean_high"], row["random"], row["edges"]]
+            [EXPLAINERS[str(row["explainer"])], *(row[of] for of in ("mean_low", "mean_high", "random", "edges", "n"))]
             for row in part.to_dict("records")
         ],
         hovertemplate=f"{look.label}, %{{customdata[0]}}<br>%{{y:.3f}} (%{{customdata[1]:.3f}} to "
-        "%{customdata[2]:.3f})<br>noise %{customdata[3]:.3f}, edges %{customdata[4]:.3f}<extra></extra>",
+        "%{customdata[2]:.3f}), n %{customdata[5]}<br>noise %{customdata[3]:.3f}, edges %{customdata[4]:.3f}"
+        "<extra></extra>",
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,19 +23,30 @@ from scipy.spatial.distance import cdist
 from skimage.filters import sobel
 from torch import Tensor, nn
 
-from tier.config import Baseline, Distance, InferenceKind, Quality
+from tier.config import (
+    LOCALISATION,
+    QUALITY_CONTROLS,
+    QUALITY_METRICS,
+    VARIANT_OF,
+    Baseline,
+    Distance,
+    InferenceKind,
+    Quality,
+)
 from tier.explainers.base import ROWS, inspecting
 from tier.gallery import degenerate
 from tier.inference import Forward, fast, usable
+from tier.models.blocks import Classifier
 from tier.perturbation import ranks
 from tier.runtime import as_pixels
 from tier.stats import Array
 
-FAITHFULNESS = ("faithfulness_correlation", "faithfulness_estimate", "sufficiency")
-LOCALISATION = ("pointing_game", "mask_mass", "mask_iou")
-METRICS = (*FAITHFULNESS, *LOCALISATION)
-VARIANTS = ("sufficiency_quantus", "mask_mass_positive")  # the same question, asked otherwise; beside METRICS
-CONTROLS = ("random", "edges")
+LOCALISED = (*LOCALISATION, *(name for name, of in VARIANT_OF.items() if of in LOCALISATION))
+TWICE = tuple(f"{name}_{control}" for name in LOCALISED if name in VARIANT_OF for control in QUALITY_CONTROLS)
+"""Controls that equal those of their metric, as no control has a negative value."""
+PSEUDO = "_pseudo"  # ending of the columns that hold `pseudo_values`
+STEPS = 3  # fewest that Faithfulness Estimate is taken over: through two points any correlation is 1 or -1
+PERMUTATIONS = 999
 NO_MASKS = "the data set has no masks, so that where the object lies is not known; the drawn signs have them"
 
 Maps = NDArray[np.floating[Any]]  # (N, H, W)
@@ -45,6 +56,16 @@ Frame = dict[str, Array]  # column name -> (N,)
 
 def _silent(fraction: float) -> None:
     """Tell nobody."""
+
+
+def refuse_few_steps(features: int, settings: Quality) -> None:
+    """Raises ValueError where a step of Faithfulness Estimate is too large for images of so many features."""
+    if (count := -(-features // settings.features_in_step)) < STEPS:
+        raise ValueError(
+            f"quality.features_in_step ({settings.features_in_step}) makes {count} step{'s' * (count > 1)} of the "
+            f"{features} features of an image, and a correlation over fewer than {STEPS} says nothing: set it to "
+            f"{(features - 1) // (STEPS - 1)} at most"
+        )
 
 
 # ---- what random removals do to the model, whatever the map
@@ -67,23 +88,37 @@ def subsets(rows: Sequence[int] | NDArray[np.integer[Any]], features: int, setti
     return drawn
 
 
+class Parts(NamedTuple):
+    """A forward pass in two: what is done to each pixel by itself, which need not be done anew, and the rest."""
+
+    pixelwise: Forward
+    rest: Forward
+
+
+def in_parts(model: nn.Module, kind: InferenceKind) -> Parts:
+    """A model's forward pass in an arithmetic, as `tier.inference.fast` has it. Raises ValueError as `fast`."""
+    if isinstance(model, Classifier):
+        return Parts(model.normalize, fast(model.body, kind))
+    return Parts(lambda x: x, fast(model, kind))
+
+
 def drops(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
     sets: NDArray[np.integer[Any]],
     baseline: Baseline = "black",
-    forward: Forward | None = None,
+    forward: Parts | None = None,
     progress: Progress = _silent,
 ) -> Array:
     """By how much the logit of class `y` falls when a set of features is replaced, `(N, K)`.
 
     `x` is `(N, C, H, W)`, uint8 or in [0, 1], `y` `(N,)`, `sets` `(N, K, S)` indices into an image laid out as
-    `C * H * W`; an index may repeat within a set. `forward` is the model's forward pass as `tier.inference.fast` gives
-    it; None: the model itself. The model is evaluated and left as found.
+    `C * H * W`; an index may repeat within a set. `forward` is the model's forward pass as `in_parts` gives it; None:
+    that of the model itself. The model is evaluated and left as found.
     """
     where = next(model.parameters()).device
-    run, out = forward or model, np.empty(sets.shape[:2])
+    run, out = forward or in_parts(model, "fp32"), np.empty(sets.shape[:2])
     with inspecting(model), torch.inference_mode():
         for start in range(0, len(x), ROWS):
             part = slice(start, start + ROWS)
@@ -93,22 +128,24 @@ def drops(
     return out
 
 
-def _fallen(forward: Forward, x: Tensor, y: Tensor, sets: Tensor, baseline: Baseline) -> Tensor:
+def _fallen(forward: Parts, x: Tensor, y: Tensor, sets: Tensor, baseline: Baseline) -> Tensor:
     """`drops` of one batch, `(B, K)`: as many sets in a pass as make ROWS rows."""
     (batch, channels, height, width), pixels = x.shape, x[0, 0].numel()
     together = min(sets.shape[1], max(1, ROWS // batch))
     # channels last, as convolutions take it; what a pass has replaced is put back, which is less than a new copy
-    rows = x.permute(0, 2, 3, 1).flatten(1).repeat(together, 1)
-    fill, labels = (values.repeat(together) for values in (baseline_value(x, baseline), y))
-    whole = _logit(forward(x), y).repeat(together)
+    ready = forward.pixelwise(x.contiguous(memory_format=torch.channels_last))
+    rows = ready.permute(0, 2, 3, 1).flatten(1).repeat(together, 1)
+    instead = baseline_value(x, baseline).view(-1, 1, 1, 1).expand(-1, channels, 1, 1)
+    fill, labels = forward.pixelwise(instead).flatten(1).repeat(together, 1), y.repeat(together)
+    whole = _logit(forward.rest(ready), y).repeat(together)
     places = torch.arange(pixels * channels, device=x.device).view(pixels, channels).T.flatten()  # in H * W * C
     fallen = []
     for asked in sets.split(together, 1):
         place = places.take(asked.transpose(0, 1).flatten(0, 1).long())  # (rows, S)
         used = slice(len(place))
         kept = rows[used].gather(1, place)
-        rows[used].scatter_(1, place, fill[used].unsqueeze(1).expand_as(place))
-        answer = _logit(forward(rows[used].view(-1, height, width, channels).permute(0, 3, 1, 2)), labels[used])
+        rows[used].scatter_(1, place, fill[used].gather(1, place % channels))
+        answer = _logit(forward.rest(rows[used].view(-1, height, width, channels).permute(0, 3, 1, 2)), labels[used])
         fallen.append((whole[used] - answer).view(-1, batch))
         rows[used].scatter_(1, place, kept)
     return torch.cat(fallen).T
@@ -151,7 +188,7 @@ def estimate(
     y: Tensor,
     maps: Maps,
     settings: Quality,
-    forward: Forward | None = None,
+    forward: Parts | None = None,
     progress: Progress = _silent,
 ) -> Array:
     """Faithfulness Estimate `(N,)`: Pearson's between the map summed over each step and the logit's fall without it.
@@ -201,12 +238,18 @@ class Sufficiency:
     distance in the set. `values` is NaN for an image without neighbours, whose share is not defined, and for degenerate
     maps; `quantus` is what Quantus gives: 0 in both cases, and 0 for all images (silently) when a single pixel is
     constant over the set, which has no variance to divide by. `constant` counts such pixels, which `values` leaves out.
+    `near` says who is whose neighbour, `(N, N)`.
     """
 
     values: Array
     quantus: Array
-    neighbours: NDArray[np.int64]
+    near: NDArray[np.bool_]
     constant: int
+
+    @property
+    def neighbours(self) -> NDArray[np.int64]:
+        """How many each image has, `(N,)`."""
+        return self.near.sum(1)
 
 
 def sufficiency(maps: Maps, predicted: NDArray[np.integer[Any]], threshold: float, distance: Distance) -> Sufficiency:
@@ -214,9 +257,9 @@ def sufficiency(maps: Maps, predicted: NDArray[np.integer[Any]], threshold: floa
     flat = _magnitudes(maps)
     constant = int((flat.max(0) == flat.min(0)).sum())
     own, theirs = distances(maps, distance), _quantus_distances(flat, distance)
-    values, neighbours = shares(own, predicted, threshold)
+    values, _ = shares(own, predicted, threshold)
     literal, _ = shares(theirs, predicted, threshold)
-    return Sufficiency(values, np.nan_to_num(literal), neighbours, constant)
+    return Sufficiency(values, np.nan_to_num(literal), own <= threshold, constant)
 
 
 def _magnitudes(maps: Maps) -> Maps:
@@ -266,6 +309,62 @@ def shares(apart: Array, predicted: NDArray[np.integer[Any]], threshold: float) 
         return (near & same).sum(1) / neighbours, neighbours
 
 
+def pseudo_values(near: NDArray[np.bool_], predicted: NDArray[np.integer[Any]]) -> Array:
+    """What each image contributes to the mean of `shares`, as an image and as a neighbour of others, `(N,)`.
+
+    The shares of two images that have a neighbour in common depend on each other, so that their own spread makes an
+    interval that is too narrow. These values are the mean's first-order expansion in the images (its influence values
+    plus the mean): they have the same mean, and resampling them gives an interval that holds. Where maps tell nothing
+    it is wider than it need be by up to the square root of 2. NaN for images without neighbours.
+    """
+    same, neighbours = predicted[None] == predicted[:, None], near.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = (near & same).sum(1) / neighbours
+        lead = np.where(near, (same - values[:, None]) / neighbours[:, None], 0.0)  # of the row's image: NaN if alone
+    return values + np.nan_to_num(lead).sum(0)
+
+
+def permutation(
+    near: NDArray[np.bool_],
+    predicted: NDArray[np.integer[Any]],
+    groups: Mapping[str, NDArray[np.bool_]],
+    seed: int,
+    times: int = PERMUTATIONS,
+) -> dict[str, dict[str, float | None]]:
+    """By group of images: what their mean share has over chance, and where that lies if maps tell nothing.
+
+    The predicted classes are dealt anew to the images `times` times, while who is whose neighbour stays: that keeps
+    how shares depend on each other. `over` is the mean lead over `chance`, `low` and `high` hold 95 % of the permuted
+    ones, `above` and `below` are the p values of a lead so high or so low. None for a group without neighbours.
+    """
+    rng = np.random.default_rng([seed, 2])
+    neighbours = near.sum(1)
+    found = neighbours > 0
+    leads = np.empty((times + 1, len(groups)))
+    for place in range(times + 1):
+        dealt = predicted if place == 0 else rng.permutation(predicted)
+        same = (near & (dealt[None] == dealt[:, None])).sum(1)
+        lead = same[found] / neighbours[found] - chance(dealt)[found]
+        for column, group in enumerate(groups.values()):
+            part = lead[group[found]]
+            leads[place, column] = part.mean() if part.size else np.nan
+    return {name: _against_permuted(values) for name, values in zip(groups, leads.T, strict=True)}
+
+
+def _against_permuted(leads: Array) -> dict[str, float | None]:
+    """`permutation` of one group: the observed lead first, then the permuted ones."""
+    if np.isnan(leads[0]):
+        return dict.fromkeys(("over", "low", "high", "above", "below"))
+    own, dealt = leads[0], leads[1:]
+    slack = 1e-12  # equal sums in another order
+    low, high = np.quantile(dealt, [0.025, 0.975])
+    return {
+        "over": float(own), "low": float(low), "high": float(high),
+        "above": float((1 + (dealt >= own - slack).sum()) / len(leads)),
+        "below": float((1 + (dealt <= own + slack).sum()) / len(leads)),
+    }  # fmt: skip
+
+
 def chance(predicted: NDArray[np.integer[Any]]) -> Array:
     """The share of all other images with the same predicted class: what Sufficiency is when maps tell nothing."""
     same = predicted[None] == predicted[:, None]
@@ -289,11 +388,15 @@ def sweep(maps: Maps, predicted: NDArray[np.integer[Any]], settings: Quality) ->
 
 
 def localisation(maps: Maps, masks: NDArray[np.bool_]) -> Frame:
-    """How far maps point at the object, masks `(N, H, W)`: LOCALISATION and `mask_mass_positive`, `(N,)` each.
+    """How far maps point at the object, masks `(N, H, W)`: LOCALISED, `(N,)` each.
 
-    - pointing_game (Zhang et al. 2016, without its tolerance): whether the highest pixel lies in the mask
+    - pointing_game (Zhang et al. 2016, without its tolerance): whether the highest pixel lies in the mask. Of a signed
+      map that is the one that speaks most for the class, as in the paper, whose maps say where the evidence for a class
+      is: a pixel that speaks most against it is not what the map points at
     - mask_mass: the share of sum |map| in the mask; mask_mass_positive: of the map's positive part
-    - mask_iou: intersection over union of the mask and as many of the highest pixels
+    - mask_iou: intersection over union of the mask and as many pixels of the highest |map|; mask_iou_signed: of the
+      highest values, which a signed map that lies on the object alone cannot cover, as what speaks against the class
+      ranks below all that is left at 0 beside the object
 
     Pixels that tie for a place count by the share of them in the mask. NaN for degenerate maps, for masks without a
     pixel or with all, and mask_mass_positive for maps without a positive value.
@@ -302,12 +405,13 @@ def localisation(maps: Maps, masks: NDArray[np.bool_]) -> Frame:
     count = inside.sum(1)
     void = degenerate(maps) | (count == 0) | (count == inside.shape[1])
     size = count.clip(1)
-    hits = _top_inside(flat, inside, size)
+    hits, signed = _top_inside(np.abs(flat), inside, size), _top_inside(flat, inside, size)
     found = {
         "pointing_game": _top_inside(flat, inside, np.ones_like(size)),
         "mask_mass": _mass(np.abs(flat), inside),
         "mask_iou": hits / (2 * size - hits),
         "mask_mass_positive": _mass(flat.clip(0), inside),
+        "mask_iou_signed": signed / (2 * size - signed),
     }
     return {name: np.where(void, np.nan, values) for name, values in found.items()}
 
@@ -390,7 +494,8 @@ class Subjects:
 class Probes:
     """What does not depend on the map: the logit's fall in each run `(N, runs)`, and the controls' scores.
 
-    `controls` has a column for each metric and control, named `metric_random` and `metric_edges`; `sweeps` the sweep
+    `controls` has a column for each metric and control, named `metric_random` and `metric_edges`; none for
+    `mask_iou_signed`, whose controls are those of `mask_iou`, as no control has a negative value. `sweeps` is the sweep
     over thresholds of each control; `notes` what has to be known of them. Of noise, Sufficiency and localisation are
     the expected values: `chance`, since at most thresholds no noise has a neighbour, and `expected_localisation`.
     """
@@ -402,11 +507,12 @@ class Probes:
 
 
 def probe(of: Subjects, settings: Quality, progress: Progress = _silent) -> Probes:
-    """Answers to random removals, and the scores of the controls. Raises ValueError as `subsets`."""
+    """Answers to random removals, and the scores of the controls. Raises ValueError as `measure`."""
+    refuse_few_steps(math.prod(of.x.shape[1:]), settings)
     fallen = np.zeros((len(of.rows), settings.runs))
     if settings.engine == "fast":
         sets = subsets(of.rows, math.prod(of.x.shape[1:]), settings)
-        forward = fast(of.model, inference_of(of.model, settings))
+        forward = in_parts(of.model, inference_of(of.model, settings))
         fallen = drops(of.model, of.x, of.y, sets, settings.baseline, forward, lambda done: progress(0.6 * done))
     maps = {"random": noise_maps(of.rows, of.x.shape[2], of.x.shape[3], settings.seed), "edges": edge_maps(of.x)}
     columns: Frame = {}
@@ -414,6 +520,7 @@ def probe(of: Subjects, settings: Quality, progress: Progress = _silent) -> Prob
     notes: list[str] = []
     for place, (control, stack) in enumerate(maps.items()):
         found, told = measure(of, stack, fallen, settings)
+        found.pop("mask_iou_signed", None)
         if control == "random":
             found["sufficiency"] = chance(of.predicted)
             found |= {} if of.masks is None else expected_localisation(of.masks)
@@ -427,16 +534,17 @@ def probe(of: Subjects, settings: Quality, progress: Progress = _silent) -> Prob
 def measure(
     of: Subjects, maps: Maps, fallen: Array, settings: Quality, progress: Progress = _silent
 ) -> tuple[Frame, list[str]]:
-    """METRICS and VARIANTS of maps `(N, H, W)`, `(N,)` each, NaN where not defined; and what has to be known of them.
+    """Metrics and variants of maps `(N, H, W)`, `(N,)` each, NaN where not defined; and what has to be known of them.
 
-    `fallen` is that of `probe`. Without masks the columns of localisation are left out. Raises ValueError as `subsets`,
-    and when Quantus is asked for but not installed.
+    `fallen` is that of `probe`. Without masks the columns of localisation are left out. Raises ValueError as `subsets`
+    and `refuse_few_steps`, and when Quantus is asked for but not installed.
     """
+    refuse_few_steps(math.prod(of.x.shape[1:]), settings)
     found: Frame = {}
     if settings.engine == "fast":
         sets = subsets(of.rows, math.prod(of.x.shape[1:]), settings)
         found["faithfulness_correlation"] = correlation(maps, sets, fallen)
-        forward = fast(of.model, inference_of(of.model, settings))
+        forward = in_parts(of.model, inference_of(of.model, settings))
         found["faithfulness_estimate"] = estimate(of.model, of.x, of.y, maps, settings, forward, progress)
     near = sufficiency(maps, of.predicted, settings.threshold, settings.distance)
     found |= {"sufficiency": near.values, "sufficiency_quantus": near.quantus}
@@ -444,7 +552,23 @@ def measure(
         found |= quantus_scores(of.model, of.x, of.y, maps, settings)
     if of.masks is not None:
         found |= localisation(maps, of.masks)
-    return {name: found[name] for name in (*METRICS, *VARIANTS) if name in found}, _notes(near, maps)
+    return {name: found[name] for name in (*QUALITY_METRICS, *VARIANT_OF) if name in found}, _notes(near, maps)
+
+
+def dependence(of: Subjects, maps: Maps, settings: Quality, member: NDArray[np.bool_]) -> tuple[Frame, dict[str, Any]]:
+    """How the Sufficiency of maps depends on who is compared: `pseudo_values` of maps and of edges, and `permutation`.
+
+    The columns are `sufficiency_pseudo` and `sufficiency_edges_pseudo`, `(N,)`; groups of the permutation are all
+    images, members and non-members.
+    """
+    near = distances(maps, settings.distance) <= settings.threshold
+    edges = distances(edge_maps(of.x), settings.distance) <= settings.threshold
+    groups = {"all": np.ones(len(maps), bool), "members": member, "nonmembers": ~member}
+    columns = {
+        f"sufficiency{PSEUDO}": pseudo_values(near, of.predicted),
+        f"sufficiency_edges{PSEUDO}": pseudo_values(edges, of.predicted),
+    }
+    return columns, permutation(near, of.predicted, groups, settings.seed)
 
 
 def inference_of(model: nn.Module, settings: Quality) -> InferenceKind:

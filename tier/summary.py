@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from tier import experiment, tables
 from tier.attacks import ATTACKS, gap, loss
-from tier.config import EXPLAINER_SETTINGS, Defense, Experiment
+from tier.config import (
+    EXPLAINER_SETTINGS,
+    QUALITY_CONTROLS,
+    QUALITY_METRICS,
+    VARIANT_OF,
+    Defense,
+    Experiment,
+)
 from tier.fidelity import CONTROLS, METRICS
 from tier.metrics import auc, balanced_accuracy, class_leaks, most_exposed, report_seeds
 from tier.presets import Preset
@@ -454,13 +461,14 @@ def _left_out(table: pd.DataFrame) -> dict[str, str]:
 # ---- quality of maps
 
 
-JUDGED = (
-    "faithfulness_correlation", "faithfulness_estimate", "sufficiency", "pointing_game", "mask_mass", "mask_iou",
-    "sufficiency_quantus", "mask_mass_positive",
-)  # fmt: skip
-"""The scores of a map (`tier.quality`, which loads torch, says what they are); the last two are variants of others."""
+JUDGED = (*QUALITY_METRICS, *VARIANT_OF)
+"""The scores of a map (`tier.quality`, which loads torch, says what they are), and variants of them."""
 GROUPS = ("members", "nonmembers")
-_JUDGES = {"mean": "", "random": "_random", "edges": "_edges"}  # name -> suffix of its columns
+_JUDGES = {  # name -> its column in `tables.quality`, that of its interval
+    "mean": ("mean", "interval"), "random": ("random", "random_interval"), "edges": ("edges", "edges_interval"),
+    "gap": ("gap", "gap_interval"), "change": ("change", "change_interval"),
+    "other": ("other_seed", "other_seed_interval"),
+}  # fmt: skip
 _UNDEFINED = "not defined for any of these images"
 
 
@@ -495,83 +503,108 @@ def quality(
     """Per defense and explainer with stored scores: how faithful its maps are, and whether they point at the object.
 
     Each of JUDGED holds `mean`, its 95 % `interval`, the same of both controls (`random`, `random_interval`, `edges`,
-    `edges_interval`), and `n`, the images of all `seeds` for which it is defined. `refused` says what is left out and
-    why, `notes` what has to be known of the scores, by seed; `sweeps` is Sufficiency at other thresholds, of the first
-    seed, `chance` what it is if maps tell nothing, and `settings` those of Sufficiency. `members` and `nonmembers` hold
-    the scores of these images alone. Raises ValueError for a defense or explainer that does not exist. What is not in
-    the store is left out.
+    `edges_interval`), and `n`, the images of all `seeds` for which it is defined; `change`, what the model has over the
+    undefended one on the `change_n` images of both, and `other_seed`, what another seed of the undefended model has
+    over it, each with its interval (`tables.quality`). `members` and `nonmembers` hold the same of these images alone,
+    `gap` what members have over non-members. `refused` says what is left out and why, `notes` what has to be known of
+    the scores, by seed; `permutation`, by seed, where Sufficiency lies if maps tell nothing; `sweeps` is Sufficiency at
+    other thresholds, of the first seed, `chance` what it is if maps tell nothing, and `settings` those of Sufficiency.
+    Raises ValueError for a defense or explainer that does not exist. What is not in the store is left out.
     """
-    found: dict[tuple[str, str], dict[int, tuple[pd.DataFrame, Result, Experiment] | None]] = {}
-    for defense, explainer, seed, e in quality_runs(preset, defenses, explainers, seeds, settings):
-        result = experiment.find(store, "quality", e, [SCORES])
-        held = None if result is None else (result.frame(SCORES), result, e)
-        found.setdefault((defense, explainer), {})[seed] = held
+    runs = list(quality_runs(preset, defenses, explainers, seeds, settings))
+    results = {(name, view, seed): (e, experiment.find(store, "quality", e, [SCORES])) for name, view, seed, e in runs}
+    found: dict[tuple[str, str], dict[int, tuple[Result, Experiment] | None]] = {}
+    for (name, view, seed), (e, result) in results.items():
+        found.setdefault((name, view), {})[seed] = None if result is None else (result, e)
+    held = {place: {seed: run for seed, run in of.items() if run is not None} for place, of in found.items()}
+    held = {place: of for place, of in held.items() if of}
+    bare: dict[str, dict[int, pd.DataFrame]] = {}
+    asked = sorted({*preset.seeds, *(seed for _, _, seed, _ in runs)})
+    for _, view, seed, e in quality_runs(preset, ["none"], sorted({view for _, view in held}) or None, asked, settings):
+        if held and (result := experiment.find(store, "quality", e, [SCORES])) is not None:
+            bare.setdefault(view, {})[seed] = result.frame(SCORES)
+    table = tables.quality(
+        {place: {seed: result.frame(SCORES) for seed, (result, _) in of.items()} for place, of in held.items()},
+        bare,
+        {
+            place: {seed: result.metrics["permutation"] for seed, (result, _) in of.items()}
+            for place, of in held.items()
+        },
+    )
     out: dict[str, dict[str, dict[str, Any]]] = {}
-    for (defense, explainer), runs in found.items():
-        if any(held is not None for held in runs.values()):
-            out.setdefault(defense, {})[explainer] = _judged(runs)
+    for (name, view), of in held.items():
+        rows = table[(table["model"] == name) & (table["explainer"] == view)]
+        out.setdefault(name, {})[view] = _judged(rows, of, list(found[name, view]))
     return out
 
 
-def _judged(runs: dict[int, tuple[pd.DataFrame, Result, Experiment] | None]) -> dict[str, Any]:
+def _judged(rows: pd.DataFrame, held: dict[int, tuple[Result, Experiment]], asked: Sequence[int]) -> dict[str, Any]:
     """One defense and explainer over its seeds, of which one at least is there: all images, and either group."""
-    held = {seed: run for seed, run in runs.items() if run is not None}
-    tables = [table for table, _, _ in held.values()]
-    _, first, e = next(iter(held.values()))
+    first, e = next(iter(held.values()))
     refused = {}
-    if missing := [seed for seed in runs if seed not in held]:
+    if missing := [seed for seed in asked if seed not in held]:
         refused["seeds"] = f"not in this store: {', '.join(map(str, missing))}"
     if len(held) == 1:
         refused["intervals over seeds"] = "one seed only: the intervals resample images alone"
-    refused |= first.metrics["refused"]
-    entry = _of_maps(tables)
-    entry["refused"] = entry["refused"] | refused
-    groups = [[table[table["member"].to_numpy(bool) == inside] for table in tables] for inside in (True, False)]
-    settings = {name: getattr(e.quality, name) for name in ("threshold", "distance")}
+    entry = _of_maps(rows, "all", first.metrics["refused"])
+    if not rows["change"].notna().any():
+        undefended = e.defense.name == "none"
+        refused["change"] = (
+            "it is the undefended model" if undefended else "the undefended model's scores are not stored"
+        )
+    if not rows["other"].notna().any():
+        refused["other_seed"] = "scores of the undefended model at two seeds are not stored"
     return {
         **entry,
+        "refused": entry["refused"] | refused,
         "seeds": sorted(held),
-        "images": sum(map(len, tables)),
-        "settings": settings,
+        "images": sum(int(result.metrics["images"]) for result, _ in held.values()),
+        "settings": {name: getattr(e.quality, name) for name in ("threshold", "distance")},
+        "permutation": {str(seed): result.metrics["permutation"] for seed, (result, _) in held.items()},
         "sweeps": first.metrics["sweeps"],
         "chance": first.metrics["chance"],
-        "notes": {str(seed): run.metrics["notes"] for seed, (_, run, _) in held.items()},
-        **{name: _of_maps(of) for name, of in zip(GROUPS, groups, strict=True)},
+        "notes": {str(seed): result.metrics["notes"] for seed, (result, _) in held.items()},
+        **{name: _of_maps(rows, name, first.metrics["refused"]) for name in GROUPS},
     }
 
 
-def _of_maps(tables: list[pd.DataFrame]) -> dict[str, Any]:
-    """JUDGED of the images of each seed, beside their controls and with intervals; and what is `refused`."""
-    names = [f"{metric}{suffix}" for metric in JUDGED for suffix in _JUDGES.values()]
-    values = [table.reindex(columns=names).to_numpy(np.float64) for table in tables]
-    mean = _mean_there(np.stack([_mean_there(of_seed) for of_seed in values]))
-    counts = np.sum([np.isfinite(of_seed).sum(0) for of_seed in values], axis=0)
-    columns = zip(mean, *seed_mean_interval(values), counts, strict=True)
-    out: dict[str, Any] = {metric: {} for metric in JUDGED}
+def _of_maps(rows: pd.DataFrame, images: str, reasons: dict[str, str]) -> dict[str, Any]:
+    """JUDGED of one kind of images, from `tables.quality`; and what is `refused`, with the stage's reason if any."""
+    by_metric = {row["metric"]: row for row in rows[rows["images"] == images].to_dict("records")}
+    out: dict[str, Any] = {}
     refused = {}
-    places = ((metric, name) for metric in JUDGED for name in _JUDGES)
-    for (metric, name), (value, low, high, count) in zip(places, columns, strict=True):
-        there = bool(np.isfinite(value))
-        out[metric][name] = float(value) if there else None
-        out[metric]["interval" if name == "mean" else f"{name}_interval"] = [float(low), float(high)] if there else None
-        if name == "mean":
-            out[metric]["n"] = int(count)
-        if not there:
-            refused[metric if name == "mean" else f"{metric}.{name}"] = _UNDEFINED
+    for metric in JUDGED:
+        row = by_metric.get(metric, {})
+        out[metric] = {"n": int(row.get("n", 0)), "change_n": _count(row.get("change_n"))}
+        for column, (name, interval) in _JUDGES.items():
+            if column == "gap" and images != "all":
+                continue
+            values = [row.get(f"{column}{end}", np.nan) for end in ("", "_low", "_high")]
+            there = bool(np.isfinite(values).all())
+            out[metric] |= {name: float(values[0]) if there else None, interval: values[1:] if there else None}
+            if not there and column in ("mean", *QUALITY_CONTROLS):
+                refused[metric if column == "mean" else f"{metric}.{column}"] = reasons.get(metric, _UNDEFINED)
     return out | {"refused": refused}
 
 
+def _count(value: float | None) -> int:
+    return 0 if value is None or np.isnan(value) else int(value)
+
+
 def quality_rows(summary: dict[str, dict[str, dict[str, Any]]]) -> list[list[str]]:
-    """Explainer, defense and metric down; the score beside its controls, and of members and non-members, as text."""
+    """Explainer, defense and metric down; across, as text, the score beside its controls, of members and non-members,
+    and what it has over the undefended model's, beside what another seed has.
+    """
     header = ["explainer", "defense", "metric", "mean", "random", "edges", "members", "non-members", "n"]
-    return [header, *_by_explainer(summary, JUDGED, _judged_cells)]
+    return [[*header, "change", "other seed"], *_by_explainer(summary, JUDGED, _judged_cells)]
 
 
 def _judged_cells(entry: dict[str, Any], metric: str) -> list[str]:
     of = entry[metric]
-    controls = [_cell(of[name], of[f"{name}_interval"]) for name in ("random", "edges")]
+    controls = [_cell(of[name], of[f"{name}_interval"]) for name in QUALITY_CONTROLS]
     groups = [_cell(entry[group][metric]["mean"], entry[group][metric]["interval"]) for group in GROUPS]
-    return [_cell(of["mean"], of["interval"]), *controls, *groups, str(of["n"])]
+    moved = [_cell(of[name], of[f"{name}_interval"]) for name in ("change", "other_seed")]
+    return [_cell(of["mean"], of["interval"]), *controls, *groups, str(of["n"]), *moved]
 
 
 # ---- attacks

@@ -329,25 +329,30 @@ QUALITY = {
     "faithfulness_correlation": (0.06, 0.1, 0.0, 0.02), "faithfulness_estimate": (0.2, 0.15, 0.0, 0.1),
     "sufficiency": (0.12, 0.1, 0.06, 0.08), "pointing_game": (0.7, 0.3, 0.4, 0.6), "mask_mass": (0.55, 0.1, 0.4, 0.45),
     "mask_iou": (0.35, 0.1, 0.25, 0.3), "sufficiency_quantus": (0.0, 0.0, 0.0, 0.0),
-    "mask_mass_positive": (0.56, 0.1, 0.4, 0.45),
+    "mask_mass_positive": (0.56, 0.1, 0.4, 0.45), "mask_iou_signed": (0.3, 0.1, 0.25, 0.3),
 }  # fmt: skip
-LOCALISED = ("pointing_game", "mask_mass", "mask_iou", "mask_mass_positive")
+LOCALISED = ("pointing_game", "mask_mass", "mask_iou", "mask_mass_positive", "mask_iou_signed")
+TWICE = ("mask_mass_positive", "mask_iou_signed")  # their controls are those of mask_mass and mask_iou
 # what is left of a map's lead over noise
 SURVIVES = {"none": 1.0, "augmentation": 0.9, "tier_reg": 0.5, "tier_full": 0.3}
 
 
 def add_qualities(store: Store, preset: Preset, masks: bool = True) -> None:
-    """Quality of the maps of the headline runs of the first seed, under every explainer."""
-    for defense in preset.defenses:
+    """Quality of the maps of the headline runs of the first seed and the undefended control, under every explainer."""
+    for run in [
+        *(preset.run(defense, preset.seeds[0]) for defense in preset.defenses),
+        preset.run("none", preset.seeds[1]),
+    ]:
         for name in EXPLAINERS:
-            add_quality(store, preset.run(defense, preset.seeds[0]).set({"explain.name": name}), masks)
+            add_quality(store, run.set({"explain.name": name}), masks)
 
 
 def add_quality(store: Store, one: Experiment, masks: bool = True) -> None:
     """Write made-up scores: maps above noise by what the defense leaves, LIME not at all."""
     left = SURVIVES[one.defense.name] * EXPLAINERS[one.explain.name]
-    generator = np.random.default_rng([7, len(one.defense.name), list(EXPLAINERS).index(one.explain.name)])
-    controls = np.random.default_rng([8, len(one.defense.name)])
+    place = [len(one.defense.name), one.train.seed]
+    generator = np.random.default_rng([7, *place, list(EXPLAINERS).index(one.explain.name)])
+    controls = np.random.default_rng([8, *place])
     member = np.arange(len(ROWS)) < IMAGES
     own = {"index": ROWS, "member": member, "label": ROWS % CLASSES, "correct": generator.random(len(ROWS)) < 0.6}
     of = {name: values for name, values in QUALITY.items() if masks or name not in LOCALISED}
@@ -357,8 +362,10 @@ def add_quality(store: Store, one: Experiment, masks: bool = True) -> None:
             "f4"
         )
         own[name][5] = np.nan  # the image under which no explainer finds anything
-        for control, at in (("random", noise), ("edges", edges)):
+        for control, at in (("random", noise), ("edges", edges)) if name not in TWICE else ():
             beside[f"{name}_{control}"] = (at + controls.normal(0, spread, len(ROWS))).astype(np.float32)
+    own |= {"sufficiency_pseudo": own["sufficiency"], "sufficiency_edges_pseudo": beside["sufficiency_edges"]}
+    dealt = {"over": 0.06 * left, "low": -0.02, "high": 0.02, "above": 0.001 if left > 0.5 else 0.4, "below": 0.6}
     levels = [0.2, 0.4, 0.6, 0.8, 1.0]
     missing = [None if level < 0.7 else 0.06 for level in levels]
     sweep = {"threshold": levels, "neighbours": [0.5, 3.0, 9.0, 60.0, 119.0], "alone": [0.9, 0.4, 0.1, 0.0, 0.0]}
@@ -366,7 +373,8 @@ def add_quality(store: Store, one: Experiment, masks: bool = True) -> None:
         "sweeps": {"map": sweep | {"mean": [0.5, 0.3, 0.06 + 0.06 * left, 0.08, 0.05]},
                    "random": sweep | {"mean": missing}, "edges": sweep | {"mean": [None, 0.2, 0.08, 0.06, 0.05]}},
         "chance": 0.05, "notes": ["1 of 120 maps are constant or not finite and have no score"],
-        "refused": {} if masks else dict.fromkeys(LOCALISED[:3], "the data set has no masks"),
+        "refused": {} if masks else dict.fromkeys(LOCALISED, "the data set has no masks"),
+        "permutation": dict.fromkeys(("all", "members", "nonmembers"), dealt),
         "degenerate_maps": 1, "images": len(ROWS), "inference": "folded",
     }  # fmt: skip
     record = {"experiment": one.canonical().changed(), "metrics": told, "seconds": 1.0}

@@ -3,9 +3,9 @@
 import math
 import sys
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import numpy as np
@@ -15,10 +15,31 @@ from scipy.stats import pearsonr
 from torch import Tensor, nn
 
 from tests.tier import toys
-from tier import experiment, quality
-from tier.config import Experiment, Model, Quality
+from tier import experiment, quality, stats
+from tier.config import (
+    FAITHFULNESS,
+    LOCALISATION,
+    QUALITY_CONTROLS,
+    Baseline,
+    Experiment,
+    InferenceKind,
+    Model,
+    Quality,
+)
 from tier.inference import fast
-from tier.quality import chance, distances, drops, localisation, pearson, shares, steps, subsets, sufficiency
+from tier.quality import (
+    chance,
+    distances,
+    drops,
+    localisation,
+    pearson,
+    permutation,
+    pseudo_values,
+    shares,
+    steps,
+    subsets,
+    sufficiency,
+)
 from tier.store import Store
 from tier.summary import JUDGED
 
@@ -87,6 +108,16 @@ def test_scores_are_those_of_quantus_on_shared_draws(baseline: str, architecture
     np.testing.assert_allclose(near.quantus, theirs["sufficiency_quantus"], atol=1e-5, rtol=0)
 
 
+def test_maps_without_ties_give_quantus_own_scores_in_its_own_order() -> None:
+    """Without our order of equal values put in: channels of a pixel tie, but stay in one step of whole pixels."""
+    pytest.importorskip("quantus")
+    model, x, y, stack = toys.smooth_net().eval(), toys.images(6), toys.labels(6), maps(seed=5)
+    theirs = quality.quantus_metrics(SMALL)["faithfulness_estimate"](
+        model=model, x_batch=x.numpy(), y_batch=y.numpy(), a_batch=stack[:, None], channel_first=True, batch_size=6
+    )
+    np.testing.assert_allclose(quality.estimate(model, x, y, stack, SMALL), theirs, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("threshold", [0.5, 0.75, 0.9, 1.0])
 def test_sufficiency_is_quantus_to_the_letter_beside_ours(threshold: float, constant: bool) -> None:
@@ -153,7 +184,7 @@ def test_drops_against_one_image_at_a_time(kind: str) -> None:
     rng = np.random.default_rng(0)
     sets = rng.integers(360, size=(5, 7, 30))  # with repeats
     before = x.clone()
-    made = drops(model, x, y, sets, "mean", fast(model, kind))  # type: ignore[arg-type]
+    made = drops(model, x, y, sets, "mean", quality.in_parts(model, kind))  # type: ignore[arg-type]
     assert torch.equal(x, before)
     for image, run in product(range(5), range(7)):
         altered = x[image].flatten().clone()
@@ -161,6 +192,16 @@ def test_drops_against_one_image_at_a_time(kind: str) -> None:
         with torch.no_grad():
             whole, less = (model(one.view(1, 3, 12, 10))[0, y[image]] for one in (x[image], altered))
         assert made[image, run] == pytest.approx(float(whole - less), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "folded", "bf16"])
+def test_normalising_once_changes_no_bit(kind: InferenceKind) -> None:
+    model, x, y = toys.net(), toys.images(9), toys.labels(9)
+    sets = subsets(range(9), 768, SMALL)
+    for baseline in get_args(Baseline):
+        parts = drops(model, x, y, sets, baseline, quality.in_parts(model, kind))
+        whole = drops(model, x, y, sets, baseline, quality.Parts(lambda pixels: pixels, fast(model, kind)))
+        np.testing.assert_array_equal(parts, whole)
 
 
 def test_drops_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +273,18 @@ def test_subsets_are_without_repeats_and_depend_on_seed_and_row_only() -> None:
         subsets([0], 100, Quality(subset_size=100))
 
 
+@pytest.mark.parametrize(("size", "count"), [(384, "2 steps"), (768, "1 step"), (5000, "1 step")])
+def test_too_few_steps_are_refused_in_words(size: int, count: str) -> None:
+    settings, blank = Quality(features_in_step=size), np.zeros((6, 100))
+    told = rf"features_in_step \({size}\) makes {count} of the 768 features.*: set it to 383 at most"
+    with pytest.raises(ValueError, match=told):
+        quality.probe(subjects(), settings)
+    with pytest.raises(ValueError, match=told):
+        quality.measure(subjects(), maps(), blank, settings)
+    most = Quality(features_in_step=383)
+    assert np.isfinite(quality.measure(subjects(), maps(), blank, most)[0]["faithfulness_estimate"]).all()
+
+
 def test_pearson_against_scipy_and_without_spread() -> None:
     a, b = np.random.default_rng(0).normal(size=(2, 5, 9))
     np.testing.assert_allclose(pearson(a, b), pearsonr(a, b, axis=1)[0])
@@ -295,6 +348,85 @@ def test_equal_or_missing_maps_have_no_distances() -> None:
     assert sufficiency(same, np.zeros(3, int), 0.1, "seuclidean").values.tolist() == [1.0, 1.0, 1.0]
 
 
+def neighbourhood(n: int, seed: int, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Points in the plane, some far off: who is near whom, and classes that have nothing to do with it."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(n, 2)) * np.where(np.arange(n) % 9 == 0, 6, 1)[:, None]
+    apart = np.linalg.norm(points[:, None] - points[None], axis=2)
+    return (apart < 0.6) & ~np.eye(n, dtype=bool), rng.integers(classes, size=n)
+
+
+def test_pseudo_values_are_the_derivative_of_the_mean_by_the_weight_of_an_image() -> None:
+    near, predicted = neighbourhood(30, 1)
+    near[:, 4] = near[4] = False  # an image alone
+    found: np.ndarray = np.asarray(near.any(1))
+
+    def mean(weights: np.ndarray) -> float:
+        same = np.equal.outer(predicted, predicted)
+        share = [
+            (weights * same[i])[near[i]].sum() / weights[near[i]].sum() if found[i] else 0.0 for i in range(30)
+        ]  # fmt: skip
+        return float(sum(weights[i] * share[i] for i in range(30) if found[i]) / weights[found].sum())
+
+    made = pseudo_values(near, predicted)
+    assert np.isnan(made[4]) and np.nanmean(made) == pytest.approx(mean(np.ones(30)))
+    for k in np.flatnonzero(found):
+        step = np.zeros(30)
+        step[k] = 1e-5
+        slope = (mean(np.ones(30) + step) - mean(np.ones(30) - step)) / 2e-5
+        assert made[k] == pytest.approx(mean(np.ones(30)) + found.sum() * slope, abs=1e-6)
+
+
+def test_neither_interval_nor_permutation_takes_chance_for_more_than_it_is() -> None:
+    """120 images, classes that have nothing to do with maps: the shares' own interval is wrong far too often."""
+    wrong = dict.fromkeys(("shares", "pseudo", "permutation"), 0)
+    for seed in range(150):
+        near, predicted = neighbourhood(120, seed)
+        values, _ = shares(np.where(near, 0.0, 1.0), predicted, 0.5)
+        expected = chance(predicted)
+        double = 2 * expected - expected.mean()
+        for name, lead in (("shares", values - expected), ("pseudo", pseudo_values(near, predicted) - double)):
+            low, high = stats.seed_mean_interval([lead[:, None] - np.nanmean(lead) + np.nanmean(values - expected)])
+            wrong[name] += not low[0] <= 0 <= high[0]
+        dealt = permutation(near, predicted, {"all": np.ones(120, bool)}, seed, 199)["all"]
+        wrong["permutation"] += min(dealt["above"], dealt["below"]) <= 0.025  # type: ignore[type-var, operator]
+    assert wrong["shares"] > 0.1 * 150
+    assert wrong["pseudo"] <= 0.08 * 150 and wrong["permutation"] <= 0.1 * 150
+
+
+def test_permutation_against_every_order_of_the_classes() -> None:
+    near = np.zeros((6, 6), bool)
+    for i, j in ((0, 1), (1, 2), (3, 4)):
+        near[i, j] = near[j, i] = True
+    predicted, member = np.array([0, 0, 1, 1, 1, 2]), np.array([True, True, True, False, False, False])
+
+    def lead(classes: tuple[int, ...], group: np.ndarray) -> float:
+        kept = [i for i in range(6) if near[i].any() and group[i]]
+        share = [np.mean([classes[i] == classes[j] for j in range(6) if near[i, j]]) for i in kept]
+        return float(
+            np.mean(share) - np.mean([np.mean([classes[i] == classes[j] for j in range(6) if j != i]) for i in kept])
+        )
+
+    groups = {"all": np.ones(6, bool), "members": member, "nobody": np.zeros(6, bool)}
+    made = permutation(near, predicted, groups, 0, 3000)
+    for name in ("all", "members"):
+        every = np.array([lead(order, groups[name]) for order in permutations(predicted.tolist())])
+        own = lead(tuple(predicted), groups[name])
+        assert made[name]["over"] == pytest.approx(own)
+        assert made[name]["above"] == pytest.approx((every >= own - 1e-12).mean(), abs=0.03)
+        assert made[name]["below"] == pytest.approx((every <= own + 1e-12).mean(), abs=0.03)
+    assert set(made["nobody"].values()) == {None}
+    same = near | near.T
+    assert permutation(same, predicted, groups, 0, 50) == permutation(same, predicted, groups, 0, 50)
+
+
+def test_maps_that_name_the_class_are_rare_among_permutations() -> None:
+    near, _ = neighbourhood(60, 3)
+    predicted = np.array([min([i, *np.flatnonzero(row)]) % 4 for i, row in enumerate(near)])
+    made = permutation(near, predicted, {"all": np.ones(60, bool)}, 0, 199)["all"]
+    assert made["above"] == pytest.approx(0.005) and made["over"] > made["high"]  # type: ignore[operator]
+
+
 # ---- localisation
 
 
@@ -302,10 +434,12 @@ def slow_localisation(one: np.ndarray, mask: np.ndarray) -> dict[str, float]:
     inside = {(y, x) for y, x in product(*map(range, mask.shape)) if mask[y, x]}
     ranked = sorted(product(*map(range, mask.shape)), key=lambda at: -one[at])
     top = set(ranked[: len(inside)])
+    largest = set(sorted(ranked, key=lambda at: -abs(one[at]))[: len(inside)])
     return {
         "pointing_game": float(ranked[0] in inside),
         "mask_mass": sum(abs(one[at]) for at in inside) / sum(abs(one[at]) for at in ranked),
-        "mask_iou": len(top & inside) / len(top | inside),
+        "mask_iou": len(largest & inside) / len(largest | inside),
+        "mask_iou_signed": len(top & inside) / len(top | inside),
         "mask_mass_positive": sum(max(one[at], 0) for at in inside) / sum(max(one[at], 0) for at in ranked),
     }
 
@@ -322,9 +456,7 @@ def test_localisation_of_known_maps() -> None:
     mask = np.zeros((1, 6, 6), bool)
     mask[0, 1:3, 1:4] = True
     on, off = mask.astype(float), 1.0 - mask
-    assert {name: values[0] for name, values in localisation(on, mask).items()} == dict.fromkeys(
-        ("pointing_game", "mask_mass", "mask_iou", "mask_mass_positive"), 1.0
-    )
+    assert {name: values[0] for name, values in localisation(on, mask).items()} == dict.fromkeys(quality.LOCALISED, 1.0)
     assert all(values[0] == 0 for values in localisation(off, mask).values())
     tied = on.copy()
     tied[0, 5, :] = 1.0  # six of twelve highest pixels lie inside
@@ -333,6 +465,10 @@ def test_localisation_of_known_maps() -> None:
     flat, nowhere = np.ones((1, 6, 6)), np.zeros((1, 6, 6), bool)
     for values in (*localisation(flat, mask).values(), *localisation(on, nowhere).values()):
         assert np.isnan(values[0])
+    signs = np.where(np.arange(36).reshape(6, 6) % 2, 1.0, -1.0)  # all on the object, 2 of 6 against the class
+    signed = {name: values[0] for name, values in localisation(on * signs, mask).items()}
+    assert signed["mask_iou"] == signed["mask_mass"] == signed["pointing_game"] == 1.0
+    assert signed["mask_iou_signed"] == pytest.approx(4 / (12 - 4))  # two rank below all that is 0 beside it
     negative = localisation(-1.0 - maps(1, 6) ** 2, mask)
     assert np.isnan(negative["mask_mass_positive"][0]) and negative["mask_mass"][0] > 0
 
@@ -368,9 +504,14 @@ def test_probe_and_measure_name_the_same_columns_and_say_what_is_wrong() -> None
     stack[2], stack[:, 0, 0] = 0.0, 0.0
     probes = quality.probe(of, SMALL)
     found, notes = quality.measure(of, stack, probes.fallen, SMALL)
-    assert set(found) == set(JUDGED) == {*quality.METRICS, *quality.VARIANTS}
-    assert set(probes.controls) == {f"{name}_{control}" for name in JUDGED for control in quality.CONTROLS}
-    assert set(probes.sweeps) == set(quality.CONTROLS) and probes.fallen.shape == (6, 12)
+    assert set(found) == set(JUDGED)
+    own = [name for name in JUDGED if name != "mask_iou_signed"]
+    assert set(probes.controls) == {f"{name}_{control}" for name in own for control in QUALITY_CONTROLS}
+    for control in QUALITY_CONTROLS:  # which have no negative value
+        np.testing.assert_array_equal(
+            probes.controls[f"mask_mass_positive_{control}"], probes.controls[f"mask_mass_{control}"]
+        )
+    assert set(probes.sweeps) == set(QUALITY_CONTROLS) and probes.fallen.shape == (6, 12)
     for name, values in found.items():
         assert values.shape == (6,)
         if name != "sufficiency_quantus":
@@ -380,7 +521,7 @@ def test_probe_and_measure_name_the_same_columns_and_say_what_is_wrong() -> None
     np.testing.assert_allclose(probes.controls["sufficiency_random"], chance(of.predicted))
     assert probes.controls["mask_mass_random"] == pytest.approx(35 / 256)
     blind = subjects(masked=False)
-    assert set(quality.measure(blind, stack, probes.fallen, SMALL)[0]) == {*quality.FAITHFULNESS, "sufficiency_quantus"}
+    assert set(quality.measure(blind, stack, probes.fallen, SMALL)[0]) == {*FAITHFULNESS, "sufficiency_quantus"}
 
 
 def test_a_model_that_cannot_be_folded_is_asked_in_fp32() -> None:
@@ -416,10 +557,14 @@ def test_the_stage_judges_the_stored_maps_beside_controls_that_explainers_share(
     found = experiment.ensure(store, "quality", e)
     frame = found.frame("scores.parquet")
     columns = [f"{name}{suffix}" for suffix in ("", "_random", "_edges") for name in JUDGED]
+    columns = [name for name in columns if name not in quality.TWICE]
+    columns += ["sufficiency_pseudo", "sufficiency_edges_pseudo"]
     assert set(frame) == {"index", "member", "label", "correct", *columns}
     assert frame["member"].tolist() == [True] * 6 + [False] * 6
     assert found.metrics["images"] == 12 and found.metrics["refused"] == {} and found.metrics["inference"] == "folded"
     assert set(found.metrics["sweeps"]) == {"map", "random", "edges"}
+    assert set(found.metrics["permutation"]) == {"all", "members", "nonmembers"}
+    np.testing.assert_allclose(frame["sufficiency_pseudo"].mean(), frame["sufficiency"].mean(), atol=1e-6)
 
     source = experiment.dataset(e.data)
     held = experiment.ensure(store, "maps", e).arrays("maps.safetensors")
@@ -445,7 +590,8 @@ def test_data_without_masks_are_refused_localisation(tmp_path: Path, monkeypatch
     source = experiment.dataset(tiny().data)
     monkeypatch.setattr(experiment, "dataset", lambda *args: replace(source, masks=None))
     found = experiment.ensure(Store(str(tmp_path)), "quality", tiny())
-    assert found.metrics["refused"] == dict.fromkeys(quality.LOCALISATION, quality.NO_MASKS)
+    assert found.metrics["refused"] == dict.fromkeys(quality.LOCALISED, quality.NO_MASKS)
+    assert set(LOCALISATION) < set(quality.LOCALISED)
     frame = found.frame("scores.parquet")
     assert not [name for name in frame if str(name).startswith(("pointing", "mask"))]
     assert frame["faithfulness_estimate"].notna().any()

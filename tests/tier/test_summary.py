@@ -19,6 +19,7 @@ from tier.presets import Preset
 from tier.stats import gap_interval, seed_interval
 from tier.store import Store
 from tier.summary import (
+    GROUPS,
     JUDGED,
     LEAK,
     LEAVES,
@@ -739,9 +740,13 @@ def judged_scores(seed: int, n: int = 30, masked: bool = True) -> pd.DataFrame:
     return frame.assign(sufficiency_random=np.float32(np.nan))
 
 
+DEALT = {"over": 0.1, "low": -0.1, "high": 0.1, "above": 0.03, "below": 0.98}
+
+
 def store_judged(store: Store, defense: str, seed: int, scores: pd.DataFrame, **refused: str) -> None:
     e = PRESET.run(defense, seed).set({"explain.name": "gradcam"})
     metrics = {"refused": refused, "sweeps": {"map": {"threshold": [0.6]}}, "chance": 0.1, "notes": [f"note {seed}"]}
+    metrics |= {"images": len(scores), "permutation": dict.fromkeys(("all", *GROUPS), DEALT)}
     store.write("quality", experiment.key("quality", e), {"scores.parquet": scores}, {"metrics": metrics})
 
 
@@ -755,13 +760,20 @@ def test_quality_against_a_loop(store: Store) -> None:
     assert entry["seeds"] == [0, 1] and entry["images"] == 60 and entry["chance"] == 0.1
     assert entry["notes"] == {"0": ["note 0"], "1": ["note 1"]}
     assert entry["settings"] == {"threshold": 0.6, "distance": "seuclidean"}
+    assert entry["permutation"]["1"]["members"] == DEALT
+    assert entry["refused"].pop("change") == "it is the undefended model"
+    made_of_seeds = [t.set_index("index") for t in tables.values()]
     for group, of in {None: entry, True: entry["members"], False: entry["nonmembers"]}.items():
         rows_of = [t if group is None else t[t["member"] == group] for t in tables.values()]
         assert of["refused"] == {"sufficiency.random": "not defined for any of these images"}
         for metric in JUDGED:
-            assert set(of[metric]) == {
-                "mean", "interval", "random", "random_interval", "edges", "edges_interval", "n"
-            }  # fmt: skip
+            names = ["random", "edges", "change", "other_seed", *(["gap"] if group is None else [])]
+            assert set(of[metric]) == {"mean", "interval", "n", "change_n", *names, *(f"{n}_interval" for n in names)}
+            assert of[metric]["change"] is None and of[metric]["change_n"] == 0
+            if metric != "sufficiency":  # which is compared by its lead over chance, of which there is none here
+                moved = made_of_seeds[1][metric] - made_of_seeds[0][metric]
+                moved = moved if group is None else moved[made_of_seeds[0]["member"] == group]
+                assert of[metric]["other_seed"] == pytest.approx(moved.mean(), rel=1e-4)
             assert of[metric]["n"] == sum(len(t) for t in rows_of) * 4 // 5
             for name, suffix in {"mean": "", "random": "_random", "edges": "_edges"}.items():
                 bounds = of[metric]["interval" if name == "mean" else f"{name}_interval"]
@@ -773,19 +785,61 @@ def test_quality_against_a_loop(store: Store) -> None:
                 assert bounds[0] < of[metric][name] < bounds[1]
     json.dumps(made, allow_nan=False)
     header, *body = quality_rows(made)
-    assert header == ["explainer", "defense", "metric", "mean", "random", "edges", "members", "non-members", "n"]
+    assert header[:9] == ["explainer", "defense", "metric", "mean", "random", "edges", "members", "non-members", "n"]
+    assert header[9:] == ["change", "other seed"]
     assert [row[2] for row in body] == list(JUDGED) and body[2][4] == "-" and body[0][8] == "48"
 
 
 def test_quality_without_masks_and_without_a_seed_says_so(store: Store) -> None:
-    store_judged(store, "tier_full", 0, judged_scores(0, masked=False), pointing_game="no masks")
+    without = [name for name in JUDGED if not name.startswith(("faith", "suff"))]
+    store_judged(store, "tier_full", 0, judged_scores(0, masked=False), **dict.fromkeys(without, "no masks"))
     entry = quality(store, PRESET, ["tier_full"], ["gradcam"], [0, 7])["tier_full"]["gradcam"]
     assert entry["pointing_game"]["mean"] is entry["pointing_game"]["interval"] is None
     assert entry["pointing_game"]["n"] == 0 and entry["mask_mass_positive"]["edges"] is None
-    assert entry["refused"]["pointing_game"] == "no masks"
+    for group in (entry, entry["members"], entry["nonmembers"]):
+        refused = group["refused"]
+        told = {refused[f"{name}{of}"] for name in without for of in ("", ".random", ".edges")}
+        assert told == {"no masks"} and len(without) == 5
+    assert entry["refused"]["change"] == "the undefended model's scores are not stored"
+    assert "other_seed" in entry["refused"]
     assert entry["refused"]["seeds"] == "not in this store: 7" and "intervals over seeds" in entry["refused"]
     assert entry["faithfulness_correlation"]["n"] == 24
     assert quality(store, PRESET, ["none"]) == {}
+
+
+def test_changes_are_against_the_undefended_model_on_the_same_images(store: Store) -> None:
+    """The defended model is 0.5 higher on each image, other images of either count nowhere, and members gain more."""
+    bare = judged_scores(0)
+    after = bare.copy()
+    after[list(JUDGED)] += 0.5 + 0.2 * after["member"].to_numpy()[:, None]
+    after = after.drop(index=[1]).sample(frac=1, random_state=0)
+    store_judged(store, "none", 0, bare)
+    store_judged(store, "tier_full", 0, after)
+    store_judged(store, "none", 1, judged_scores(1))
+    of = quality(store, PRESET, ["tier_full"], ["gradcam"])["tier_full"]["gradcam"]
+    pairs = 23  # of 30 images 6 have no score, and one is not in both
+    for metric in JUDGED:
+        if metric == "sufficiency":
+            continue
+        assert of[metric]["change"] == pytest.approx((0.7 * 11 + 0.5 * 12) / pairs, abs=1e-5)
+        assert of[metric]["change_n"] == pairs and of["members"][metric]["change_n"] == 11
+        assert of["members"][metric]["change"] == pytest.approx(0.7, abs=1e-5)
+        low, high = of["members"][metric]["change_interval"]
+        assert high - low < 1e-5
+        assert of[metric]["other_seed"] == pytest.approx(1.0, abs=0.1)
+        assert of[metric]["gap"] == pytest.approx(of["members"][metric]["mean"] - of["nonmembers"][metric]["mean"])
+    assert not {"change", "other_seed"} & set(of["refused"])
+
+
+def test_the_gap_of_members_has_the_interval_of_two_groups(store: Store) -> None:
+    scores = judged_scores(0, 400)
+    store_judged(store, "none", 0, scores)
+    of = quality(store, PRESET, ["none"], ["gradcam"])["none"]["gradcam"]["mask_mass"]
+    rng, values = np.random.default_rng(0), scores["mask_mass"].to_numpy()
+    groups = [values[rows][~np.isnan(values[rows])] for rows in (scores["member"], ~scores["member"])]
+    drawn = [np.subtract(*(g[rng.integers(len(g), size=len(g))].mean() for g in groups)) for _ in range(4000)]
+    np.testing.assert_allclose(of["gap_interval"], np.quantile(drawn, [0.025, 0.975]), atol=0.003)
+    assert np.ptp(of["gap_interval"]) == pytest.approx(4 * 0.1 * np.sqrt(2 / 160), rel=0.15)
 
 
 def test_quality_runs_are_every_defense_and_explainer_of_the_first_seed() -> None:
