@@ -10,11 +10,9 @@ import streamlit as st
 
 from dashboard import components, gallery, inspector, loaders, quality_words, sitemap, state, theme, triplets, words
 from tier import figures, tables
-from tier.config import Experiment
+from tier.config import FAITHFULNESS, LOCALISATION, QUALITY_METRICS, Experiment
 from tier.presets import Preset
 
-FAITHFULNESS = ("faithfulness_correlation", "faithfulness_estimate", "sufficiency")
-LOCALISATION = ("pointing_game", "mask_mass", "mask_iou")
 SHOWN = 3  # triplets at either end
 NUMBER, TEXT = st.column_config.NumberColumn, st.column_config.TextColumn
 
@@ -57,10 +55,9 @@ class View:
     def settings(self, *metrics: str, one_explainer: bool = False, **extra: object) -> str:
         """The settings line of what is shown of some metrics; `one_explainer`: of the one chosen."""
         one = loaders.explained(next(iter(self.runs.values())), self.explainer)
-        counts = self.table.assign(n=self.table["n"] / self.table["seeds"]).groupby("images")["n"].max()
         seeds = sorted({int(n) for n in self.all["seeds"]})
         made: dict[str, object] = {
-            "n": f"{counts['members']:.0f} members and {counts['nonmembers']:.0f} non-members",
+            "n": self._counts(metrics, one_explainer),
             "explainer": components.explainer_text(one) if one_explainer else None,
             "class_explained": one.explain.target,
             **components.strength(self.runs),
@@ -70,6 +67,19 @@ class View:
             **extra,
         }
         return components.settings_line(self.preset, one, **made)
+
+    def _counts(self, metrics: Sequence[str], one_explainer: bool) -> str:
+        """How many images are judged, and of metrics that some do not have, how many have them."""
+        table = self.table.assign(n=self.table["n"] / self.table["seeds"])
+        most = table.groupby("images")["n"].max()
+        text = f"{most['members']:.0f} members and {most['nonmembers']:.0f} non-members"
+        shown = table[(table["images"] == "all") & table["mean"].notna()]
+        shown = shown[shown["explainer"] == self.explainer] if one_explainer else shown
+        for metric in metrics:
+            held = shown.loc[shown["metric"] == metric, "n"]
+            if len(held) and held.min() < most["all"]:
+                text += f"; {figures.QUALITY[metric]} of {held.min():.0f} to {held.max():.0f} by map"
+        return text
 
 
 def _of_metrics(one: Experiment, metrics: Sequence[str]) -> dict[str, object]:
@@ -84,6 +94,8 @@ def _of_metrics(one: Experiment, metrics: Sequence[str]) -> dict[str, object]:
         made["replaced_by"] = {"black": "the image's least value", "white": "its greatest"}.get(of.baseline, "its mean")
     if "sufficiency" in metrics:
         made["sufficiency"] = f"threshold {of.threshold:g}, distance {of.distance}"
+    if {"mask_iou", "mask_mass"} & set(metrics):
+        made["weight"] = "size of the map, without its sign"
     return made | {"engine": of.engine}
 
 
@@ -106,7 +118,7 @@ def choose(preset: Preset) -> View | None:
             models = state.choose_many("Defenses shown", names, key="judged", default=list(names))
     explainer = state.choose(
         "Explainer", figures.EXPLAINERS, key="explainer", default=preset.explainers[0],
-        help="Of the profile, the single images and the triplets; table and curves show all.",
+        help="Of the thresholds, the profile, the single images and the triplets; table and curves show all.",
     )  # fmt: skip
     return View(preset, table[table["model"].isin(models)], tuple(models), explainer, metric)
 
@@ -123,6 +135,7 @@ def table(view: View) -> None:
     st.markdown(
         "\n".join(f"- **{theme.tag(model)}**: {text}" for model, text in verdicts.items()), width=theme.TEXT_WIDTH
     )
+    st.markdown(quality_words.apart(rows, [view.metric]), width=theme.TEXT_WIDTH)
     groups = {
         name: view.table[(view.table["images"] == name) & (view.table["metric"] == view.metric)]
         .set_index(["model", "explainer"])["mean"]
@@ -132,6 +145,7 @@ def table(view: View) -> None:
     shown = shown.assign(
         noise=_against(rows, "random"),
         edge=_against(rows, "edges"),
+        survives=pd.Series([tables.survives(row) for row in rows.to_dict("records")], rows.index, dtype="string"),
         model=[words.label(str(name)) for name in rows["model"]],
         explainer=[figures.EXPLAINERS[str(name)] for name in rows["explainer"]],
     )
@@ -140,10 +154,13 @@ def table(view: View) -> None:
         shown[list(columns)], hide_index=True, placeholder="–", column_config=columns,
         alt=f"{figures.QUALITY[view.metric]} of every explainer and defense beside noise and the image's edges",
     )  # fmt: skip
-    st.markdown(f":material/lightbulb: {words.flat(_meaning(view))}", width=theme.TEXT_WIDTH)
+    meaning = f"{quality_words.MEANINGS[view.metric]} {quality_words.DIRECTION}"
+    st.markdown(f":material/lightbulb: {words.flat(meaning)}", width=theme.TEXT_WIDTH)
     components.caption_with_data(view.settings(view.metric), view.table, "quality")
     with st.expander("All metrics side by side, as in Table VI", icon=":material/table_rows:"):
-        st.caption("✗: not better than noise. Brackets: 95 % interval.")
+        st.caption(
+            "✗: not better than noise. Brackets: 95 % interval. n: images with this score, where some have none."
+        )
         wide = tables.quality_wide(view.table)
         st.dataframe(
             wide.assign(
@@ -175,15 +192,42 @@ def _columns() -> dict[str, Any]:
         "edges_high": NUMBER("Edges, high", format="%.3f"),
     }  # fmt: skip
     return columns | {
+        "survives": TEXT("Against undefended", help="By the interval of the change, and by what another seed does."),
+        "change": NUMBER("Change", format="%+.3f", help="On the same images; of Sufficiency, of its lead over chance."),
+        "change_low": NUMBER("Change, low", format="%+.3f"), "change_high": NUMBER("Change, high", format="%+.3f"),
+        "other": NUMBER("Other seed", format="%+.3f", help="Another seed of the undefended model less the first."),
+        "other_low": NUMBER("Other seed, low", format="%+.3f"),
+        "other_high": NUMBER("Other seed, high", format="%+.3f"),
         "members": NUMBER("Members", format="%.3f"), "nonmembers": NUMBER("Non-members", format="%.3f"),
+        "gap": NUMBER("Members less others", format="%+.3f"),
+        "gap_low": NUMBER("Members less others, low", format="%+.3f"),
+        "gap_high": NUMBER("Members less others, high", format="%+.3f"),
         "n": NUMBER("n", format="%d", help="Images with this score."), "seeds": NUMBER("Seeds", format="%d"),
     }  # fmt: skip
 
 
-def _meaning(view: View) -> str:
-    text = """A map that is not better than noise says nothing of the model, whatever its value; one that is not better
-    than the edges says no more than the picture does."""
-    return f"{text} {quality_words.DIRECTION}" if view.metric == "sufficiency" else text
+# ---- do they survive?
+
+
+def survival(view: View) -> None:
+    """What each defense adds to each metric on the same images, beside what another undefended seed adds."""
+    st.subheader("Do the explanations survive?", anchor=False)
+    metrics = view.known(QUALITY_METRICS)
+    shown = view.all[view.all["metric"].isin(metrics)]
+    if not shown["change"].notna().any():
+        st.caption("Shown once the undefended model and a defended one of the same seed are judged.")
+        return
+    lacking = "" if shown["other"].notna().any() else quality_words.ONE_SEED
+    components.chart(
+        figures.quality_changes(shown, metrics),
+        shown,
+        name="survival",
+        takeaway=quality_words.survival(shown, metrics),
+        meaning=f"""Each point is the defended map's score less the undefended one's, on the same images. Clear means
+        that its interval leaves out 0 and goes beyond what another seed of the undefended model does. Lower is a loss
+        only where the undefended map was better than its controls. {lacking}""",
+        settings=view.settings(*metrics, sufficiency_change="of its lead over chance"),
+    )
 
 
 # ---- Fig. 5
@@ -199,11 +243,25 @@ def curves(view: View) -> None:
         shown,
         name="faithfulness",
         takeaway=quality_words.moved(shown, metrics),
-        meaning="""Lines that lie together mean that the defense changes little, not that the maps are good: look first
+        meaning=f"""Lines that lie together mean that the defense changes little, not that the maps are good: look first
         whether they leave the grey bands of noise and edges. The paper calls its figure longitudinal without saying
-        over what; here the curves go over the explainers, and maps in the course of training are not stored.""",
+        over what; here the curves go over the explainers, and maps in the course of training are not stored.
+        {quality_words.DIRECTION}""",
         settings=view.settings(*metrics),
     )
+    traps(view)
+
+
+def traps(view: View) -> None:
+    """What has to be known before Sufficiency is read: threshold, images, and what was left out."""
+    one = next(iter(view.runs.values()))
+    if text := quality_words.traps(view.all, one.quality.threshold):
+        st.markdown(f":material/warning: {text}", width=theme.TEXT_WIDTH)
+    told = [(words.label(name), state.plain(note, 300)) for name, of in view.told.items() for note in of["notes"]]
+    if told:
+        notes = [f"- {name}: {note}." for name, note in told]
+        heading = f"What was left out, {figures.EXPLAINERS[view.explainer]}:"
+        st.markdown("\n".join([heading, *notes]), width=theme.TEXT_WIDTH)
 
 
 def localisation(view: View) -> None:
@@ -218,10 +276,11 @@ def localisation(view: View) -> None:
         figures.quality_curves(shown, metrics),
         shown,
         name="localisation",
-        takeaway=quality_words.moved(shown, metrics),
-        meaning="""The drawn signs come with the sign's mask. Noise is the mask's share of the picture, so that a large
-        object is hit often by chance. Pointing at the object is not the same as being faithful: a model may decide by
-        the background.""",
+        takeaway=f"{quality_words.moved(shown, metrics)} {quality_words.apart(shown, metrics)}",
+        meaning="""The drawn signs come with the sign's mask. Noise is what a random map scores: the mask's share of the
+        picture for the pointing game and the mass, less for the IoU, whose two sets would have to meet; a large object
+        is hit often by chance. Pointing at the object is not the same as being faithful: a model may decide by the
+        background.""",
         settings=view.settings(*metrics),
     )
 
@@ -264,7 +323,7 @@ def profile(view: View) -> None:
 
 def _points(view: View) -> pd.DataFrame:
     """The rows of `figures.quality_profile`: quality and likeness of the explainer, and their controls."""
-    metrics = view.known((*FAITHFULNESS, *LOCALISATION))
+    metrics = view.known(QUALITY_METRICS)
     own = view.all[(view.all["explainer"] == view.explainer) & view.all["metric"].isin(metrics)]
     columns = ["model", "metric", "mean", "mean_low", "mean_high"]
     if not len(own):
@@ -309,11 +368,6 @@ def thresholds(view: View) -> None:
         dotted line, whatever the maps are. A comparison that turns round with the threshold says nothing.""",
         settings=view.settings("sufficiency", one_explainer=True, interval=None),
     )
-    told = [(words.label(name), state.plain(note, 300)) for name, of in view.told.items() for note in of["notes"]]
-    notes = [f"{name}: {note}." for name, note in told]
-    if notes:
-        with st.expander(f"What was left out ({len(notes)})", icon=":material/info:"):
-            st.markdown("\n".join(f"- {note}" for note in notes), width=theme.TEXT_WIDTH)
 
 
 def images(view: View) -> None:
@@ -331,11 +385,18 @@ def images(view: View) -> None:
         figures.quality_images(frame, view.metric, model),
         frame,
         name=f"quality_{model}_{view.explainer}_{view.metric}",
-        takeaway=quality_words.images(frame, view.metric, model),
+        takeaway=quality_words.images(frame, view.metric, model, _row(view, model), view.runs[model].quality.runs),
         meaning="""A small mean may be a clear gain on few images or a faint one on all. Where members score otherwise
         than non-members, the map's quality itself tells them apart.""",
         settings=view.settings(view.metric, one_explainer=True, n=triplets.count(frame), interval=None),
     )
+
+
+def _row(view: View, model: str) -> dict[Any, Any] | None:
+    """The metric of a model's maps in the table, over all images, if it is there."""
+    rows = view.all[(view.all["model"] == model) & (view.all["explainer"] == view.explainer)]
+    found = rows[rows["metric"] == view.metric].to_dict("records")
+    return dict(found[0]) if found else None
 
 
 # ---- the images that change most
@@ -357,16 +418,17 @@ def changes(view: View) -> None:
     triplets.offer(pair, scores=False)
     scores = {name: frame.drop_duplicates("index").set_index("index")
               for name, frame in (("none", bare), (model, view.frames[model]))}  # fmt: skip
-    half = min(SHOWN, len(kept) // 2)
+    runs = view.runs[model].quality.runs
+    less, more = kept[kept["change"] < 0].head(SHOWN), kept[kept["change"] > 0].tail(SHOWN)[::-1]
     st.html(triplets.UNSMOOTHED)
     with st.container(key="triplets"):
-        for heading, part in (("Lost most", kept.head(half)), ("Gained most", kept.tail(half)[::-1])):
+        for heading, part in (("Lost most", less), ("Gained most", more)):
             if len(part):
-                st.markdown(f"**{heading}**")
+                st.markdown(f"**{heading}** of the {len(kept)} kept")
             with st.container(horizontal=True, gap="small"):
                 for row in part.reset_index().to_dict("records"):
                     before, after = (scores[name].loc[row["index"]].to_dict() for name in ("none", model))
-                    _card(pair, int(row["index"]), quality_words.card(row, before, after, view.metric))
+                    _card(pair, int(row["index"]), quality_words.card(row, before, after, view.metric, runs))
     if len(kept):
         gallery.legend(pair)
     components.caption_with_data(
@@ -416,6 +478,29 @@ def _card(pair: triplets.View, index: int, lines: Sequence[str]) -> None:
 
 
 # ---- at the end
+
+
+def unjudged(view: View) -> None:
+    """The defenses of the preset whose maps are not judged, and how they come to be."""
+    judged = {str(name) for name in loaders.quality(view.preset)["model"]}
+    missing = [str(d.name) for d in view.preset.compared if d.name not in judged]
+    if not missing:
+        return
+    with st.expander(
+        f"{len(missing)} of {len(view.preset.compared)} defenses are not judged", icon=":material/shield:"
+    ):
+        st.markdown(
+            f"Not stored for any explainer: {', '.join(map(words.label, missing))}. Nothing on this page is about "
+            f"them. Compute one here, under {figures.EXPLAINERS[view.explainer]}, or any in a terminal.",
+            width=theme.TEXT_WIDTH,
+        )
+        chosen = state.choose("Defense", {name: words.label(name) for name in missing}, key="judge", default=missing[0])
+        command = f"python -m tier quality {view.preset.name} --compute --defense {chosen}"
+        st.code(f"{command} --explainer {view.explainer}", language="bash")
+        one = loaders.explained(view.preset.run(chosen, view.preset.seeds[0]), view.explainer)
+        if st.button("Compute it", key="compute_unjudged", icon=":material/play_arrow:"):
+            components.submit("quality", one, [loaders.JUDGED])
+        components.watch("quality", one)
 
 
 def about(open_: bool = False) -> None:

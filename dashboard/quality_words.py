@@ -3,22 +3,27 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dashboard.words import label, of_hundred
 from tier import figures, tables
+from tier.config import FAITHFULNESS, LOCALISATION
 
 ABILITIES: dict[str, tuple[str, str]] = {
     "faithfulness_correlation": (
         "whether random sets of features that the map holds for important lower the logit more than others when they "
         "are replaced",
-        "whether the map names the right pixels: a set of 7 % of all features mixes high and low ones, so that even "
-        "good maps score low, and the score moves with the size of the sets and with what replaces them",
+        "whether the map names the right pixels: a random set mixes high and low ones, so that even good maps score "
+        "low, the score moves with the size of the sets and with what replaces them, and that of a single image is "
+        "mostly the luck of its draws",
     ),
     "faithfulness_estimate": (
         "whether the features that the map puts first lower the logit more when each small group is replaced alone",
-        "what features do together; replaced pixels make images that the model has never seen, and where groups tie "
-        "(LIME's superpixels, the zeros of Grad-CAM) their order is arbitrary",
+        "what features do together, or how it compares with a score at another step: larger groups score higher; "
+        "replaced pixels make images that the model has never seen, where groups tie (LIME's superpixels, the zeros of "
+        "Grad-CAM) their order is arbitrary, and a map without signs, such as a gradient's size or Grad-CAM, puts what "
+        "speaks against the class among the first or at 0, and loses by it",
     ),
     "sufficiency": (
         "whether images with like maps get the same prediction",
@@ -27,7 +32,7 @@ ABILITIES: dict[str, tuple[str, str]] = {
         "two images share a class whatever the maps are",
     ),
     "pointing_game": (
-        "whether the highest pixel lies on the object",
+        "whether the highest value, what speaks most for the class, lies on the object",
         "whether the rest of the map does; a large object in the centre is hit by nearly anything",
     ),
     "mask_mass": (
@@ -36,7 +41,7 @@ ABILITIES: dict[str, tuple[str, str]] = {
         "right about it scores low",
     ),
     "mask_iou": (
-        "whether the highest pixels cover the object",
+        "whether the pixels with the most weight, whatever its sign, cover the object",
         "anything about maps that are right to mark a part of it: a glyph in the middle of the sign is enough for the "
         "class and covers little",
     ),
@@ -45,6 +50,21 @@ ABILITIES: dict[str, tuple[str, str]] = {
 
 DIRECTION = """Of every metric here more is better. The paper's Table VI counts less Sufficiency as better; by the
 definition that it cites, the share of images with like maps that get the same prediction, more is."""
+
+_EDGES = "One that is not better than the edges says no more than the picture itself does."
+_LOCAL = f"""A map that is not better than noise points at the object no more than chance does. It may be true to its
+model all the same, which may decide by something else. {_EDGES}"""
+MEANINGS = {
+    **dict.fromkeys(FAITHFULNESS, f"""By this measure a map that is not better than noise tells no more of what the
+    model uses than noise does. {_EDGES}"""),
+    "sufficiency": f"""Noise is the chance that two images get the same prediction. Where maps are not better than that,
+    images with like maps agree no more than any two do; of the map of one image it says nothing. Better: when the
+    classes are dealt anew to the images, 1 time in 40 at most leads so far. {_EDGES}""",
+    **dict.fromkeys(LOCALISATION, _LOCAL),
+}  # fmt: skip
+"""What it means that a metric does not beat its controls."""
+
+ONE_SEED = """The undefended model of another seed is not judged here, so that training noise cannot be told apart."""
 
 
 def ability(metric: str) -> str:
@@ -78,36 +98,102 @@ def verdicts(table: pd.DataFrame, metric: str) -> dict[str, str]:
     return sentences
 
 
+def survival(table: pd.DataFrame, metrics: Sequence[str]) -> dict[str, str]:
+    """Of each defended model: under which explainers each metric is clearly higher or lower than undefended.
+
+    `table`: rows of `tables.quality` over all images.
+    """
+    sentences: dict[str, str] = {}
+    known = table[table["metric"].isin(metrics) & table["change"].notna()]
+    for model, part in known.groupby("model", sort=False):
+        told = [
+            _survival(part[part["metric"] == metric], metric) for metric in metrics if metric in set(part["metric"])
+        ]
+        sentences[str(model)] = f"{'; '.join(told)}."
+    return sentences
+
+
+def _survival(rows: pd.DataFrame, metric: str) -> str:
+    verdicts = {str(row["explainer"]): tables.survives(row) for row in rows.to_dict("records")}
+    parts = []
+    for verdict, text in ((tables.LOWER, "lower"), (tables.HIGHER, "higher")):
+        if names := [figures.EXPLAINERS[name] for name, told in verdicts.items() if told == verdict]:
+            whose = _list(names) if len(names) < 4 else f"{len(names)} of {len(verdicts)} explainers"
+            parts.append(f"{text} under {whose}")
+    seed = sum(told == tables.SEED for told in verdicts.values())
+    parts += [f"no more than another seed does under {seed}"] if seed else []
+    return f"{figures.QUALITY[metric]} {', '.join(parts) or 'without a clear change'}"
+
+
 def moved(table: pd.DataFrame, metrics: Sequence[str]) -> str:
-    """How far each defense moves each metric from the undefended model, as a mean over the explainers both have."""
+    """How far each defense moves each metric from the undefended model, as a mean over the explainers both have.
+
+    On the same images; Sufficiency by its lead over chance.
+    """
     parts = []
     for metric in metrics:
-        wide = table[table["metric"] == metric].pivot(index="explainer", columns="model", values="mean")
+        rows = table[(table["metric"] == metric) & table["change"].notna()]
         changes = [
-            f"{label(str(model))} {wide[model].sub(wide['none']).mean():+.3f}"
-            for model in wide.columns
-            if "none" in wide and model != "none" and wide[model].sub(wide["none"]).notna().any()
+            f"{label(str(model))} {part['change'].mean():+.3f}" for model, part in rows.groupby("model", sort=False)
         ]
         if changes:
-            parts.append(f"{figures.QUALITY[metric]}: {', '.join(changes)}")
+            over = " over chance" if metric == "sufficiency" else ""
+            parts.append(f"{figures.QUALITY[metric]}{over}: {', '.join(changes)}")
     if not parts:
         known = table[table["metric"].isin(metrics)]
         rows = known.groupby("metric", sort=False)["mean"].agg(["min", "max"])
         return "Lowest and highest mean: " + "; ".join(
             f"{figures.QUALITY[str(metric)]} {row['min']:.3f} to {row['max']:.3f}" for metric, row in rows.iterrows()
         ) + "."  # fmt: skip
-    return f"Mean change from the undefended model over the explainers. {'. '.join(parts)}."
+    return f"Mean change from the undefended model on the same images, over the explainers. {'. '.join(parts)}."
+
+
+def traps(table: pd.DataFrame, threshold: float) -> str:
+    """On how few images Sufficiency rests, and what chance is; `table`: rows of `tables.quality` over all images."""
+    rows = table[(table["metric"] == "sufficiency") & table["mean"].notna()]
+    if not len(rows):
+        return ""
+    most, low, high = int(table["n"].max()), rows["random"].min(), rows["random"].max()
+    text = f"**Before reading Sufficiency.** Threshold {threshold:g} of the largest distance between two maps. "
+    few = rows[rows["n"] < most].sort_values("n", kind="stable").head(3).to_dict("records")
+    if few:
+        named = [f"{figures.EXPLAINERS[row['explainer']]} {label(row['model'])} {row['n']}" for row in few]
+        text += f"Images without a near map have none; of {most} are left, at least: {_list(named)}. "
+    chance = f"{low:.3f}" if high - low < 5e-4 else f"{low:.3f} to {high:.3f}, depending on the model"
+    return f"{text}Chance is {chance}, so that leads over it are what compares."
+
+
+def apart(table: pd.DataFrame, metrics: Sequence[str]) -> str:
+    """Where maps of members score clearly otherwise than those of non-members; rows over all images."""
+    rows = table[table["metric"].isin(metrics) & table["gap"].notna()]
+    if not len(rows):
+        return ""
+    parts = []
+    for kind, part in (("higher", rows[rows["gap_low"] > 0]), ("lower", rows[rows["gap_high"] < 0])):
+        if len(part):
+            row = part.iloc[int(part["gap"].abs().to_numpy().argmax())]
+            where = f"{figures.QUALITY[row['metric']]}, {figures.EXPLAINERS[row['explainer']]}, {label(row['model'])}"
+            interval = f"{row['gap']:+.3f} [{row['gap_low']:+.3f}, {row['gap_high']:+.3f}]"
+            parts.append(f"{kind} in {len(part)} (most: {where}, {interval})")
+    found = ", ".join(parts) or "clearly otherwise in none"
+    return f"Members against non-members, {len(rows)} scores: members {found}. One in 20 would be by chance."
 
 
 def profile(table: pd.DataFrame, explainer: str) -> str:
-    """Which model is highest on how many axes; `table` as for `figures.quality_profile`."""
+    """Which model is clearly highest on how many axes; `table` as for `figures.quality_profile`.
+
+    Only axes count that every model shown has; clear means that its interval lies beyond those of all others.
+    """
     own = table[(table["model"] != "random") & table["mean"].notna()]
+    models, axes = own["model"].nunique(), 0
     won: dict[str, int] = {}
     below = []
     for metric, part in own.groupby("metric", sort=False):
         sign = -1 if part["less"].any() else 1
-        best = str(part["model"].iloc[int((sign * part["mean"]).argmax())])
-        won[best] = won.get(best, 0) + 1
+        if len(part) == models > 1:
+            axes += 1
+            if best := _clearly_best(part, sign):
+                won[best] = won.get(best, 0) + 1
         control = table[(table["model"] == "random") & (table["metric"] == metric)]["mean"]
         if len(control) and pd.notna(control.iloc[0]):
             beaten = sign * part["mean"] <= sign * control.iloc[0]
@@ -118,7 +204,16 @@ def profile(table: pd.DataFrame, explainer: str) -> str:
         if below
         else " No value is at or below its control."
     )
-    return f"{figures.EXPLAINERS[explainer]}: of {own['metric'].nunique()} axes the highest is {text}.{tail}"
+    head = f"of {axes} axes that all models have, the interval is highest and apart from all others for "
+    return f"{figures.EXPLAINERS[explainer]}: {head if axes else ''}{(text or 'none') if axes else 'one model'}.{tail}"
+
+
+def _clearly_best(part: pd.DataFrame, sign: int) -> str | None:
+    """The model whose interval lies beyond all others' on the better side, or None."""
+    ends = ("mean_low", "mean_high") if sign > 0 else ("mean_high", "mean_low")
+    worst, best = (sign * part[end].to_numpy(float) for end in ends)
+    place = int(worst.argmax())
+    return str(part["model"].iloc[place]) if (worst[place] > np.delete(best, place)).all() else None
 
 
 def sweep(sweeps: pd.DataFrame, chances: Mapping[str, float], threshold: float) -> dict[str, str]:
@@ -139,8 +234,13 @@ def sweep(sweeps: pd.DataFrame, chances: Mapping[str, float], threshold: float) 
     return sentences
 
 
-def images(frame: pd.DataFrame, metric: str, model: str) -> str:
-    """How single images spread, how many beat their controls, and whether members differ from non-members."""
+def images(
+    frame: pd.DataFrame, metric: str, model: str, gap: Mapping[Any, Any] | None = None, runs: int | None = None
+) -> str:
+    """How single images spread, how many beat their controls, and whether members differ from non-members.
+
+    `gap`: the row of `tables.quality` over all images; `runs`: how many random sets a correlation is over.
+    """
     own = frame[metric]
     known = own.notna()
     if not known.any():
@@ -148,14 +248,25 @@ def images(frame: pd.DataFrame, metric: str, model: str) -> str:
     low, middle, high = own[known].quantile([0.05, 0.5, 0.95])
     beaten = []
     for control, name in (("random", "noise"), ("edges", "the edges")):
-        both = known & frame[f"{metric}_{control}"].notna()
+        beside = tables.control_of(frame, metric, control)
+        both = known & beside.notna()
         if both.any():
-            beaten.append(f"{name} in {of_hundred((own > frame[f'{metric}_{control}'])[both].mean())}")
+            beaten.append(f"{name} in {of_hundred((own > beside)[both].mean())}")
     text = f"Nine in ten images lie between {low:.3f} and {high:.3f}, the median is {middle:.3f}. "
     text += f"The map is above {' and '.join(beaten)} images. " if beaten else ""
     means = own[known].groupby(frame["member"].astype(bool)).mean()
     if len(means) == 2:
-        text += f"Mean of members {means[True]:.3f}, of non-members {means[False]:.3f}."
+        text += f"Mean of members {means[True]:.3f}, of non-members {means[False]:.3f}"
+        if gap is not None and pd.notna(gap["gap"]):
+            text += f", difference {gap['gap']:+.3f} [{gap['gap_low']:+.3f}, {gap['gap_high']:+.3f}]"
+        text += "."
+    if metric == "faithfulness_correlation" and runs:
+        error = tables.correlation_error(own[known], runs)
+        share = min(1.0, float((error**2).mean() / own[known].var())) if known.sum() > 1 else 1.0
+        text += (
+            f" One image's value has a standard error of {error.mean():.2f} from its {runs} random sets alone, which "
+            f"makes {of_hundred(share)} parts of the variance shown."
+        )
     return text.strip()
 
 
@@ -167,16 +278,28 @@ def change(table: pd.DataFrame, metric: str, model: str, kept: int) -> str:
     return (
         f"From the undefended map to that of {label(model)} {less} of {len(table)} images lose "
         f"{figures.QUALITY[metric]}, {more} gain; the mean changes by {table['change'].mean():+.3f}. "
-        f"The maps of {kept} of them are kept."
+        f"Shown are those that change most of the {kept} whose maps are kept, not of all {len(table)}."
     )
 
 
-def card(row: Mapping[Any, Any], before: Mapping[str, Any], after: Mapping[str, Any], metric: str) -> list[str]:
-    """Lines below a triplet: the two scores beside their noise, and the change."""
-    lines = [f"**{row['change']:+.3f}**"]
-    for name, value, scores in (("undefended", row["before"], before), ("defended", row["after"], after)):
+def card(
+    row: Mapping[Any, Any], before: Mapping[str, Any], after: Mapping[str, Any], metric: str, runs: int | None = None
+) -> list[str]:
+    """Lines below a triplet: the two scores beside their noise, and the change.
+
+    `runs`: how many random sets a correlation is over, which gives its standard error; that of the change is as if the
+    models had been asked about sets of their own, while they are asked about the same.
+    """
+    errors = [0.0, 0.0]
+    if metric == "faithfulness_correlation" and runs:
+        errors = tables.correlation_error(pd.Series([row["before"], row["after"]], dtype=float), runs).to_list()
+    both = (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+    lines = [f"**{row['change']:+.3f}**" + (f" ± {both:.2f}" if both else "")]
+    names = (("undefended", row["before"], before), ("defended", row["after"], after))
+    for (name, value, scores), error in zip(names, errors, strict=True):
         noise = scores[f"{metric}_random"]
-        lines.append(f"{name} {value:.3f}" + ("" if pd.isna(noise) else f" (noise {noise:.3f})"))
+        text = f"{name} {value:.3f}" + (f" ± {error:.2f}" if error else "")
+        lines.append(text + ("" if pd.isna(noise) else f" (noise {noise:.3f})"))
     return lines
 
 

@@ -65,7 +65,7 @@ with st.grid(3):
     sitemap.card(
         "quality",
         "Ask whether the maps are any good",
-        "Faithfulness and localisation of every explainer under every defense, beside noise and the image's edges.",
+        "Faithfulness and localisation of every explainer with and without TIER, beside noise and the image's edges.",
     )
     sitemap.card(
         "sample",

@@ -9,7 +9,7 @@ components.title(
     "Quality",
     """A defense that changes a model changes its explanations too. Are they still true to the model, and do they still
     point at the object? No score says anything by itself: each stands beside a map of noise and the edges of the image,
-    which know nothing of the model.""",
+    which know nothing of the model, and what a defense changes beside what another training seed does.""",
 )
 view = quality.choose(preset)
 if view is None:
@@ -17,10 +17,12 @@ if view is None:
     quality.about(open_=True)
     st.stop()
 quality.table(view)
+quality.survival(view)
 quality.thresholds(view)
 quality.curves(view)
 quality.localisation(view)
 quality.profile(view)
 quality.images(view)
 quality.changes(view)
+quality.unjudged(view)
 quality.about()
