@@ -372,8 +372,8 @@ def test_quality_prints_each_metric_beside_its_controls(store: Store, monkeypatc
     assert f"{entry['mask_mass']['mean']:.3f} [" in printed and "independent noise" in printed
     assert "Missing: none.gradient" in printed
     lines = runner.invoke(cli.app, [*asked, "--markdown"]).output.splitlines()
-    header = "| explainer | defense | metric | mean | random | edges | members | non-members | n | change | other seed |"
-    assert lines[0] == header
+    assert lines[0].startswith("| explainer | defense | metric | mean | random | edges | members | non-members | n |")
+    assert lines[0].endswith("| change | other seed |")
     assert len(lines) == 2 + len(JUDGED)
 
 
