@@ -80,15 +80,11 @@ def open_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: FakeEngin
         monkeypatch.setenv("TIER_DEMO_STORE", str(tmp_path / "no_demo"))
         st.cache_data.clear()
         test = AppTest.from_file(str(APP), default_timeout=30)
-        for name, value in query.items():
-            test.query_params[name] = value
-        test.run()
         if page != "overview":
             test.switch_page(f"../pages/{page}.py")
-            for name, value in query.items():
-                test.query_params[name] = value
-            test.run()
-        return test
+        for name, value in query.items():
+            test.query_params[name] = value
+        return test.run()
 
     return start
 

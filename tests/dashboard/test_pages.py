@@ -38,7 +38,8 @@ def test_every_page_draws_on_every_store(
 @pytest.mark.parametrize("page", PAGES)
 def test_an_empty_store_says_what_to_run(page: str, open_page: Open, empty_store: Path) -> None:
     test = open_page(page, empty_store)
-    assert "python -m tier run signs" in "".join(str(code.value) for code in test.code)
+    command = "python -m tier reproduce" if page == "paper" else "python -m tier run signs"
+    assert command in "".join(str(code.value) for code in test.code)
     if page != "train":
         assert not charts(test)
 
