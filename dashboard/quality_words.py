@@ -59,7 +59,7 @@ MEANINGS = {
     model uses than noise does. {_EDGES}"""),
     "sufficiency": f"""Noise is the chance that two images get the same prediction. Where maps are not better than that,
     images with like maps agree no more than any two do; of the map of one image it says nothing. Better: when the
-    classes are dealt anew to the images, 1 time in 40 at most leads so far. {_EDGES}""",
+    classes are dealt anew to the images, 1 in 40 at most leads so far; a lead may be certain and tiny. {_EDGES}""",
     **dict.fromkeys(LOCALISATION, _LOCAL),
 }  # fmt: skip
 """What it means that a metric does not beat its controls."""
