@@ -16,6 +16,7 @@ from tier.store import Store
 PAGES = (
     "", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "paper", "train", "runs",
 )  # fmt: skip
+DRAWN = ("trajectories", "divergence", "tradeoff", "train")
 View = Callable[..., Page]
 
 
@@ -58,14 +59,14 @@ def test_every_page_is_whole_in_both_themes(url: str, view: View, path: str, the
     assert "could not be drawn" not in page.inner_text("body")
     background = page.eval_on_selector('[data-testid="stApp"]', "e => getComputedStyle(e).backgroundColor")
     assert background == ("rgb(255, 255, 255)" if theme == "light" else "rgb(16, 21, 28)")  # our theme was read
+    if path in DRAWN:
+        page.wait_for_selector(".stPlotlyChart .main-svg")
+        words_are_readable(page, background)
+        labels_have_room(page)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["trajectories", "divergence", "tradeoff", "train"])
-def test_words_in_charts_are_readable(url: str, view: View, path: str, theme: str) -> None:
-    page = view(f"{url}/{path}", theme)
-    page.wait_for_selector(".stPlotlyChart .main-svg")
-    background = page.eval_on_selector('[data-testid="stApp"]', "e => getComputedStyle(e).backgroundColor")
+def words_are_readable(page: Page, background: str) -> None:
+    """Those in charts."""
     fills = page.eval_on_selector_all(
         ".stPlotlyChart .annotation-text, .stPlotlyChart .xtick text, .stPlotlyChart .ytitle",
         "all => all.map(e => getComputedStyle(e).fill)",
@@ -74,10 +75,8 @@ def test_words_in_charts_are_readable(url: str, view: View, path: str, theme: st
     assert min(contrast(fill, background) for fill in fills) >= 4.5
 
 
-@pytest.mark.parametrize("path", ["trajectories", "divergence", "tradeoff", "train"])
-def test_labels_in_charts_neither_overlap_nor_leave_the_chart(url: str, view: View, path: str) -> None:
-    page = view(f"{url}/{path}")
-    page.wait_for_selector(".stPlotlyChart .main-svg")
+def labels_have_room(page: Page) -> None:
+    """They neither overlap nor leave their chart."""
     boxes = page.eval_on_selector_all(
         ".stPlotlyChart",
         """charts => charts.map(chart => {
