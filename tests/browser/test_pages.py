@@ -14,7 +14,8 @@ from tier import presets
 from tier.store import Store
 
 PAGES = (
-    "", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "paper", "train", "runs",
+    "", "trajectories", "divergence", "explanations", "quality", "sample", "attack", "tradeoff", "paper", "train",
+    "runs",
 )  # fmt: skip
 DRAWN = ("trajectories", "divergence", "tradeoff", "train")
 View = Callable[..., Page]
