@@ -78,7 +78,8 @@ class View:
         for metric in metrics:
             held = shown.loc[shown["metric"] == metric, "n"]
             if len(held) and held.min() < most["all"]:
-                text += f"; {figures.QUALITY[metric]} of {held.min():.0f} to {held.max():.0f} by map"
+                counts = dict.fromkeys(f"{count:.0f}" for count in (held.min(), held.max()))
+                text += f"; {figures.QUALITY[metric]} on {' to '.join(counts)} images"
         return text
 
 

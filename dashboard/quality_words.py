@@ -109,8 +109,15 @@ def survival(table: pd.DataFrame, metrics: Sequence[str]) -> dict[str, str]:
         told = [
             _survival(part[part["metric"] == metric], metric) for metric in metrics if metric in set(part["metric"])
         ]
-        sentences[str(model)] = f"{'; '.join(told)}."
+        verdicts = [tables.survives(row) for row in part.to_dict("records")]
+        lower, higher = verdicts.count(tables.LOWER), verdicts.count(tables.HIGHER)
+        count = f"of {len(verdicts)} scores {lower} {_are(lower)} clearly lower and {higher} {_are(higher)} higher. "
+        sentences[str(model)] = f"{count}{'; '.join(told)}."
     return sentences
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _survival(rows: pd.DataFrame, metric: str) -> str:

@@ -308,7 +308,8 @@ def test_survival_counts_clear_changes_beyond_another_seed() -> None:
     made.append(row(model="tier_full", metric="mask_iou", change=0.001, other=0.02))
     table = pd.DataFrame(made)
     assert quality_words.survival(table, ["mask_mass", "mask_iou"]) == {
-        "tier_full": "Mass on the object lower under Grad-CAM, higher under LIME, no more than another seed does "
+        "tier_full": "of 5 scores 1 is clearly lower and 1 is higher. Mass on the object lower under Grad-CAM, "
+        "higher under LIME, no more than another seed does "
         "under 1; IoU "
         "with the object without a clear change."
     }
