@@ -469,6 +469,7 @@ class Audit(Config):
 
     holdout: float = Field(0.2, gt=0.0, lt=1.0)
     folds: int = Field(5, ge=2)
+    whole_groups: bool = False  # no group of near-duplicates (a track) is split between learning and scoring
     welch: float = Field(0.05, gt=0.0, lt=1.0)  # features that do not separate at this level are dropped
     hidden: tuple[int, ...] = (64,)  # the classifier's layers; the paper says no more than "attack model"
     penalty: float = Field(1e-3, ge=0.0)  # weight of its squared weights

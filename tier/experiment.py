@@ -746,8 +746,19 @@ def _features(store: Store, e: Experiment, context: Context) -> tuple["agp.Featu
         table["loss"].to_numpy(np.float64),
         table["predicted"].to_numpy(np.int64),
         trained.metrics["classes"],
+        _groups(e, table["index"].to_numpy()),
     )
     return features, table
+
+
+def _groups(e: Experiment, rows: np.ndarray) -> np.ndarray | None:
+    """The groups of images that the audit keeps whole, by rows of the data set; None where it need not."""
+    if not e.audit.whole_groups:
+        return None
+    groups = dataset(e.data).groups
+    if groups is None:
+        raise ValueError("audit.whole_groups is set, but these images have no groups: leave it false")
+    return groups[rows]
 
 
 def _paths(frame: pd.DataFrame, e: Experiment) -> tuple[np.ndarray, np.ndarray]:
@@ -761,7 +772,7 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
     from tier import defenses, explainers, training, trajectories
     from tier.attacks import agp
 
-    problem, _ = model_sets(e.data, e.split)
+    problem, places = model_sets(e.data, e.split)
     images, labels, member = _joined(problem)
     stops = {round(e.train.epochs * (i + 1) / PATH_CHECKPOINTS) for i in range(PATH_CHECKPOINTS)}
     rows: list[dict[str, Any]] = []
@@ -775,7 +786,7 @@ def _path(store: Store, e: Experiment, context: Context) -> tuple[Files, dict[st
             table = training.sample_table(state.model, problem)
             features = agp.Features(
                 paths.morf.astype(np.float32), paths.lerf.astype(np.float32), table["loss"], table["predicted"],
-                problem.classes,
+                problem.classes, _groups(e, places),
             )  # fmt: skip
             row |= agp.figures(agp.audit(features, member, e.audit), member)
         rows.append(row)

@@ -260,7 +260,7 @@ register(
         name="gtsrb_tracks",
         title="GTSRB, track-disjoint split",
         why="As gtsrb, but all frames of a track go to one set: what generalises to a sign never seen.",
-        experiment=_GTSRB.with_(split=TABLE_II["gtsrb"].model_copy(update={"group_disjoint": True})),
+        experiment=_GTSRB.set({"split.group_disjoint": True, "audit.whole_groups": True}),
         defenses=_GTSRB_DEFENSES,
         rivals=_rivals(augmentation=_GTSRB_AUGMENTATION),
         seeds=(0,),

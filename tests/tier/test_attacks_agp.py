@@ -1,6 +1,7 @@
 """The trained attack as an object: what it scores, what it shows of its features, how alpha is chosen."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -264,3 +265,39 @@ class TestLossMlp:
             full.score(Features(flat, flat, features.loss, features.predicted, 3)),
             alone.score(loss_mlp.features(features.loss, features.predicted, 3)),
         )
+
+
+class TestWholeGroups:
+    """Tracks: twenty near-identical frames each, members' tracks no different from the others."""
+
+    @staticmethod
+    def tracks(count: int = 40, frames: int = 20) -> tuple[Features, np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(0)
+        groups = np.repeat(np.arange(count), frames)
+        own = -rng.exponential(1.0, (count, 10))[groups] - 0.01 * rng.random((len(groups), 10))
+        features = Features(own[:, :5], own[:, 5:], rng.exponential(size=len(groups)), groups % 3, 3)
+        return features, groups % 2 == 0, groups
+
+    def test_a_frame_does_not_give_its_track_away(self) -> None:
+        features, member, groups = self.tracks()
+        config = Audit(hidden=(64,), welch=0.9)
+        apart = agp.audit(replace(features, groups=groups), member, config)
+        mixed = agp.audit(features, member, config)
+        assert auc(mixed.crossfit[member], mixed.crossfit[~member]) > 0.8  # that knowledge is worth so much
+        assert auc(apart.crossfit[member], apart.crossfit[~member]) < 0.65
+
+    def test_no_group_is_learnt_from_and_scored(self) -> None:
+        features, member, groups = self.tracks()
+        scores = agp.audit(replace(features, groups=groups), member, QUICK)
+        for group in np.unique(groups):
+            assert len(set(scores.fold[groups == group])) == 1
+            assert len(set(np.isnan(scores.holdout[groups == group]))) == 1
+        assert 0.1 < (~np.isnan(scores.holdout)).mean() < 0.3
+        taken = replace(features, groups=groups).take(np.arange(0, len(groups), 2))
+        assert taken.groups is not None
+        np.testing.assert_array_equal(taken.groups, groups[::2])
+
+    def test_too_few_groups_are_refused(self) -> None:
+        features, member, groups = self.tracks(count=8)
+        with pytest.raises(ValueError, match="5 folds of whole groups need as many groups, of members and of non-members; got 4"):
+            agp.audit(replace(features, groups=groups), member, QUICK)

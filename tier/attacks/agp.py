@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import ttest_ind
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
@@ -26,13 +26,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """What the attacker sees of N images: log confidences along both paths `(N, L)`, loss `(N,)`, prediction `(N,)`."""
+    """What the attacker sees of N images: log confidences along both paths `(N, L)`, loss `(N,)`, prediction `(N,)`.
+
+    Of near-duplicates, which `groups` `(N,)` tells by equal numbers, no fold has some to learn from and others to
+    score: a track of which one frame is known as a member would give the others away.
+    """
 
     morf: Array
     lerf: Array
     loss: Array
     predicted: NDArray[np.int64]
     classes: int
+    groups: NDArray[np.int64] | None = None
 
     def trajectory(self) -> Array:
         """The confidences T_MoRF + T_LeRF, `(N, 2L)`, as probabilities in float64."""
@@ -41,7 +46,7 @@ class Features:
     def take(self, rows: NDArray[np.int64]) -> "Features":
         """The same of some images."""
         parts = (self.morf[rows], self.lerf[rows], self.loss[rows], self.predicted[rows])
-        return Features(*parts, self.classes)
+        return Features(*parts, self.classes, None if self.groups is None else self.groups[rows])
 
     def rest(self) -> Array:
         """Loss and one-hot predicted class, `(N, 1 + K)`; these are never filtered."""
@@ -204,7 +209,7 @@ def cross_fitted(features: Features, member: NDArray[np.bool_], config: Audit) -
     Raises ValueError when a group is too small for the folds.
     """
     found = np.empty(len(member))
-    for train, test in _folds(member, config):
+    for train, test in _folds(features, member, config):
         found[test] = _quiet_scores(features, member, train, test, config)
     return found
 
@@ -219,19 +224,47 @@ def best_features(
     """
     if not candidates:
         raise ValueError("there are no feature sets to choose from")
-    folds = list(_folds(member, config))
     found = {}
     for name, features in candidates.items():
+        folds = list(_folds(features, member, config))
         scores = [(test, _quiet_scores(features, member, train, test, config)) for train, test in folds]
         found[name] = float(np.mean([auc(made[member[test]], made[~member[test]]) for test, made in scores]))
     return max(found, key=lambda name: found[name]), found
 
 
-def _folds(member: NDArray[np.bool_], config: Audit) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Rows to learn from and rows to score, once per fold, with equal shares of both groups."""
+Rows = NDArray[np.int64]
+
+
+def _folds(features: Features, member: NDArray[np.bool_], config: Audit) -> Iterator[tuple[Rows, Rows]]:
+    """Rows to learn from and rows to score, once per fold, with equal shares of members and non-members.
+
+    Of `features`, whose first rows are those of `member`, only the groups are looked at.
+    """
     _need(member, max(config.folds, FEWEST + 1), f"{config.folds} folds need")
+    if features.groups is not None:
+        yield from _apart(features.groups[: len(member)], member, config.folds, config.seed)
+        return
     splitter = StratifiedKFold(config.folds, shuffle=True, random_state=config.seed)
     yield from splitter.split(member, member)
+
+
+def _apart(groups: Rows, member: NDArray[np.bool_], folds: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
+    """Folds that keep groups whole; raises ValueError where there are too few of them for members in every fold."""
+    if (fewest := min(len(np.unique(groups[member])), len(np.unique(groups[~member])))) < folds:
+        raise ValueError(
+            f"{folds} folds of whole groups need as many groups, of members and of non-members; got {fewest}"
+        )
+    splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    yield from splitter.split(member, member, groups)
+
+
+def _held_out(features: Features, member: NDArray[np.bool_], config: Audit) -> tuple[Rows, Rows]:
+    """Rows to learn from and the share `config.holdout` to score, of whole groups as near to it as folds come."""
+    if features.groups is not None:
+        return next(_apart(features.groups, member, max(2, round(1 / config.holdout)), config.seed))
+    rows = np.arange(len(member))
+    train, test = train_test_split(rows, test_size=config.holdout, stratify=member, random_state=config.seed)
+    return train, test
 
 
 def _need(member: NDArray[np.bool_], least: int, who: str) -> None:
@@ -323,12 +356,11 @@ def audit(features: Features, member: NDArray[np.bool_], config: Audit) -> Audit
     """
     least = max(config.folds, FEWEST + 1, math.ceil(1 / config.holdout), math.ceil(1 / (1 - config.holdout)))
     _need(member, least, "an audit needs")
-    rows = np.arange(len(member))
-    train, test = train_test_split(rows, test_size=config.holdout, stratify=member, random_state=config.seed)
-    holdout, crossfit = np.full(len(rows), np.nan), np.empty(len(rows))
+    train, test = _held_out(features, member, config)
+    holdout, crossfit = np.full(len(member), np.nan), np.empty(len(member))
     holdout[test], kept = fit_score(features, member, train, test, config)
-    fold = np.empty(len(rows), np.int64)
-    for index, (train, test) in enumerate(_folds(member, config)):
+    fold = np.empty(len(member), np.int64)
+    for index, (train, test) in enumerate(_folds(features, member, config)):
         crossfit[test], _ = fit_score(features, member, train, test, config)
         fold[test] = index
     return AuditScores(holdout, crossfit, fold, kept)
@@ -346,7 +378,8 @@ def score_new(features: Features, member: NDArray[np.bool_], config: Audit, new:
     )  # fmt: skip
     inside = np.concatenate([member, np.zeros(len(new.loss), bool)])  # what is said of the new rows is not looked at
     asked = np.arange(len(member), len(inside))
-    return np.stack([fit_score(joined, inside, train, asked, config)[0] for train, _ in _folds(member, config)], 1)
+    folds = _folds(features, member, config)
+    return np.stack([fit_score(joined, inside, train, asked, config)[0] for train, _ in folds], 1)
 
 
 def figures(scores: AuditScores, member: NDArray[np.bool_]) -> dict[str, float]:

@@ -29,7 +29,7 @@ CHOICES = (
         "split by track",
         "near-identical frames of a track fall on both sides of a random split, which makes non-members look like "
         "members",
-        {"split.group_disjoint": True},
+        {"split.group_disjoint": True, "audit.whole_groups": True},
     ),
     Choice(
         "AdamW, 0.001",
