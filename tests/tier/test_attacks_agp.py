@@ -299,5 +299,5 @@ class TestWholeGroups:
 
     def test_too_few_groups_are_refused(self) -> None:
         features, member, groups = self.tracks(count=8)
-        with pytest.raises(ValueError, match="5 folds of whole groups need as many groups, .* got 4"):
+        with pytest.raises(ValueError, match=r"5 folds of whole groups need as many groups, .* got 4"):
             agp.audit(replace(features, groups=groups), member, QUICK)
