@@ -247,9 +247,8 @@ def quality(
         _print_missing({place: reason for place, reason in missing.items() if place not in rivals}, again)
         if rivals:
             names = dict.fromkeys(place.split(".")[0] for place in rivals)
-            out.print(
-                f"Not judged: {', '.join(names)}. Name one: {shlex.join([*again, '--defense', next(iter(names))])}"
-            )
+            command = shlex.join([*again, "--defense", next(iter(names))])
+            out.print(f"Not judged: {', '.join(names)}. Name one: {command}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -560,7 +559,7 @@ def _print_fidelity(summary: dict[str, dict[str, Any]]) -> None:
 
 
 def _print_quality(summary: dict[str, dict[str, dict[str, Any]]]) -> None:
-    _print_table(quality_rows(summary), 2)
+    _print_table([[*row[:6], *row[8:]] for row in quality_rows(summary)], 2)  # either group takes a wider terminal
     out.print("random: a map of independent noise, or what it is expected to score. edges: the image's Sobel edges.")
     out.print("change: against the undefended map of the same image; other seed: what another undefended seed changes.")
     notes: dict[str, list[str]] = {}
