@@ -31,8 +31,12 @@ GLOSSARY: dict[str, str] = {
     "Cross-fitted": """Every image is scored by a classifier that did not see it: five classifiers, each fitted without
         a fifth of the images. All images count then, which makes the figure about twice as precise as on the 20 % that
         the paper holds out.""",
-    "Frontier": """The least leak of all runs and early-stopping checkpoints at each test accuracy or better. A defense
-        is worth its trouble where it lies on it.""",
+    "Frontier": """The least leak of all settings and early-stopping checkpoints at each test accuracy or better, by
+        their means over seeds. A defense is worth its trouble where it lies on it.""",
+    "One seed": """A training run twice from other random numbers leaks a little more or less. Of many settings with one
+        run each, the one that leaks least owes it to luck, so such settings are shown but decide nothing.""",
+    "Clearly": """More than chance makes in 19 of 20 cases, with everything counted that could make a difference look
+        larger: images, seeds, the choice of the best of several settings, and the number of comparisons.""",
     "Loss attack": "Say 'member' when the model's loss on the image is small.",
     "MoRF curve": """Most relevant first: the model's confidence in the true class while the pixels that the explanation
         calls most important are removed.""",
