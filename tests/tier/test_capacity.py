@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from tier import training
 from tier.capacity import (
+    MONITOR,
     SEVEN,
     Accelerator,
     Cost,
@@ -90,6 +92,11 @@ def totals(parts: list[Part]) -> dict[str, float]:
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_the_work_of_one_data_set_is_what_a_count_by_hand_gives(seeds: int) -> None:
     assert totals(work(GTSRB, Plan(seeds=seeds))) == pytest.approx(by_hand(seeds))
+
+
+def test_as_many_images_are_looked_at_after_an_epoch_as_training_looks_at() -> None:
+    """The plan counts them, and the page Trade-off says how many a curve over epochs is of."""
+    assert MONITOR == training.MONITOR
 
 
 def test_hours_are_counts_times_costs() -> None:
