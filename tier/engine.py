@@ -1041,13 +1041,16 @@ class Engine:
         return statistics.median(past[-5:]) if past else None
 
     def _publish(self, job: Job) -> None:
-        """Write the job's state if it has changed; a new estimate alone at most once a second."""
+        """Write the job's state if it has changed; a new estimate alone at most once a second, of a job that waits (and
+        many may) every five.
+        """
         content = asdict(job)
         when, former = self._published.get(job.key, (0.0, {}))
         if content == former:
             return
         now = time.monotonic()
-        if now - when < 1.0 and content == {**former, "eta_seconds": content["eta_seconds"]}:
+        still = 1.0 if job.position is None else 5.0
+        if now - when < still and content == {**former, "eta_seconds": content["eta_seconds"]}:
             return
         self.store.put_json(f"jobs/{job.key}.json", content)
         self._published[job.key] = (now, content)
