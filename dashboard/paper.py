@@ -17,6 +17,7 @@ ICONS = {
     "unclear": ":material/help:",
     "contradicts": ":material/cancel:",
     "differs": ":material/difference:",
+    "refused": ":material/block:",
     "not computed": ":material/hourglass_empty:",
 }
 DATASETS = {"gtsrb": "GTSRB", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cinic10": "CINIC-10"}
@@ -125,21 +126,23 @@ def summary(view: View) -> None:
 
 _COLOURS: dict[str, Any] = {
     "agrees": "blue", "same direction": "blue", "unclear": "gray", "contradicts": "orange", "differs": "gray",
-    "not computed": "gray",
+    "refused": "gray", "not computed": "gray",
 }  # fmt: skip
 
 
 def takeaway(cells: Sequence[reproduce.Cell], name: str) -> str:
-    """The counts in a sentence; sizes of sets, which are settings and no findings, left out."""
-    counts = reproduce.counts([cell for cell in cells if cell.number.place.table != "II"])
-    known = sum(counts.values()) - counts["not computed"]
+    """The counts in a sentence."""
+    counts = reproduce.counts(cells)
+    whole = sum(counts.values())
+    known = whole - counts["not computed"] - counts["refused"]
     if not known:
         return f"None of the paper's numbers on {name} was computed yet."
+    refused = f" {counts['refused']} cannot be had from so few images." if counts["refused"] else ""
     return (
-        f"Of the paper's {sum(counts.values())} numbers on {name}, {known} were computed here. "
+        f"Of the paper's {whole} numbers on {name}, {known} were computed here. "
         f"**{counts['agrees']} agree within our interval, {counts['same direction']} move in the same direction, "
         f"{counts['contradicts']} contradict the paper**; of the other {counts['unclear'] + counts['differs']} nothing "
-        "of the kind can be said."
+        f"of the kind can be said.{refused}"
     )
 
 
@@ -234,6 +237,9 @@ def told(cells: Sequence[reproduce.Cell], quantity: str) -> str:
 
 def table(view: View) -> None:
     """All cells of the table with the paper's number, ours, the verdict, and what has to be known; its command."""
+    if not view.cells:
+        st.info("The filters leave no number of this table.", icon=":material/filter_alt_off:")
+        return
     frame = shown(view.cells)
     st.dataframe(
         frame, hide_index=True, placeholder="", alt=f"Table {view.table} of the paper with our numbers beside",
@@ -306,14 +312,16 @@ def curves(view: View) -> None:
     made = loaders.paper_charts(view.of)
     st.subheader("The paper's figures, from our runs", anchor=False)
     if not made:
-        st.info("None of the runs behind Figures 2 to 6 is stored yet.", icon=":material/hourglass_empty:")
+        st.info("None of the runs behind Figures 2 to 5 is stored yet.", icon=":material/hourglass_empty:")
         return
     names = {name: reproduce.FIGURES[name] for name in made}
     name = state.select("Figure", names, key="figure")
     components.plot(made[name], f"{view.of.dataset}_{name}", names[name], key=f"paper_{name}")
     preset = presets.get(view.of.main)
     st.caption(f"{names[name]}. Data: {view.of.main}, {preset.experiment.train.epochs} epochs, seed {preset.seeds[0]}.")
-    sitemap.link(FIGURE_PAGES[name], "More of it, with tests and single images", {"preset": view.of.main})
+    with st.container(horizontal=True):
+        sitemap.link(FIGURE_PAGES[name], "More of it, with tests and single images", {"preset": view.of.main})
+        sitemap.link("explanations", "Figure 6, image by image", {"preset": view.of.main})
 
 
 # ---- what the paper leaves open
@@ -323,7 +331,7 @@ def choices(view: View) -> None:
     """Each open choice tried by itself: does any explain why ours differs?"""
     table = loaders.alternatives(view.of)
     known = table[table["audit_auc"].notna()]
-    if len(known) < 2:
+    if known["choice"].nunique() < 2:
         return
     st.subheader("What the paper leaves open, one choice at a time", anchor=False)
     rows = choice_dots(known)
@@ -355,19 +363,28 @@ def choice_dots(known: pd.DataFrame) -> pd.DataFrame:
 
 
 def choice_told(known: pd.DataFrame) -> str:
-    """Under how many of the choices TIER Full leaks clearly less than the undefended model, and more."""
-    less, more, all_ = 0, 0, 0
-    for _, part in known.groupby("choice"):
-        by_model = {row["defense"]: row for row in part.to_dict("records")}
-        if {"none", "tier_full"} <= set(by_model):
-            none, tier = by_model["none"], by_model["tier_full"]
-            all_ += 1
-            less += tier["audit_auc_high"] < none["audit_auc_low"]
-            more += tier["audit_auc_low"] > none["audit_auc_high"]
+    """Under how many choices the defended model leaks clearly less than the undefended one, and more."""
+    pairs = [pair for choice in known["choice"].unique() if (pair := _pair_of(known, choice)) is not None]
+    less = sum(tier["audit_auc_high"] < none["audit_auc_low"] for none, tier in pairs)
+    more = sum(tier["audit_auc_low"] > none["audit_auc_high"] for none, tier in pairs)
     return (
-        f"Of {all_} choices under which both were trained, TIER Full leaks clearly less than the undefended model "
-        f"under {less} and clearly more under {more} (AUC of the audit, intervals apart)."
+        f"Under {len(pairs)} choices both an undefended model and TIER were trained. TIER leaks clearly less under "
+        f"{less} and clearly more under {more} (AUC of the audit, intervals apart)."
     )
+
+
+def _pair_of(known: pd.DataFrame, choice: str) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
+    """The undefended and the TIER run of a choice other than the protocol itself.
+
+    A choice that does not act on the undefended model is compared with that of the protocol.
+    """
+    usual, rows = reproduce.CHOICES[0].name, known[known["choice"] == choice].set_index("defense", drop=False)
+    base = known[known["choice"] == usual].set_index("defense", drop=False)
+    tier = next((name for name in ("tier_full", "tier_reg") if name in rows.index), None)
+    if choice == usual or tier is None:
+        return None
+    plain = rows if "none" in rows.index else base
+    return (plain.loc["none"].to_dict(), rows.loc[tier].to_dict()) if "none" in plain.index else None
 
 
 def about(view: View) -> None:

@@ -323,6 +323,8 @@ def paper_and_here(
 
     What is stored is not computed again, so the command can be stopped and started anew.
     """
+    if alternatives and (table or seeds is not None or output is not None):
+        raise ValueError("--alternatives prints its own table: leave --table, --seeds and --output out")
     of, where = reproduce.protocol(dataset), demo.open_store(store)
     numbers = None if seeds is None else list(range(seeds))
     work = reproduce.alternative_jobs(of) if alternatives else reproduce.jobs(of, table, numbers)
@@ -340,7 +342,7 @@ def paper_and_here(
         rows_ = [cell.row() for cell in found]
         print(json.dumps({**head, "counts": reproduce.counts(found), "cells": rows_}, indent=2, allow_nan=False))
         return
-    for name in (name for name in paper.TABLES if not table or name in table):
+    for name in dict.fromkeys(cell.number.place.table for cell in found):
         lines = reproduce.in_paper_form(found, name)
         heading = f"Table {name}: {paper.TITLES[name]}"
         if in_markdown:
@@ -375,7 +377,8 @@ def build_demo(
     """
     work = demo.open_store(store, below=False)
     watching.compute(work, [job for name in preset or ["signs"] for job in demo.jobs(presets.get(name))], here)
-    for line in chain(demo.export(work, Store(target)), reproduce.publish(work, Store(target))):
+    drawn = chain.from_iterable(map(reproduce.drawn, reproduce.PROTOCOLS.values()))
+    for line in chain(demo.export(work, Store(target), also=drawn), reproduce.publish(work, Store(target))):
         out.print(line)
 
 

@@ -60,7 +60,7 @@ def test_dots_are_the_two_numbers() -> None:
 def test_rows_of_a_table_have_different_names() -> None:
     for table in paper.TABLES:
         for dataset in page.DATASETS:
-            places = [n.place for n in paper.of(dataset, [table])]
+            places = [n.place for n in paper.of(dataset) if n.place.table == table]
             for quantity in {place.quantity for place in places}:
                 rows = [cell(0.5, "agrees", table=p.table, quantity=quantity, defense=p.defense, explainer=p.explainer,
                              level=p.level, lam=p.lam, beta=p.beta)
@@ -82,6 +82,17 @@ def test_the_page_shows_what_is_stored(open_page: Open, shipped_store: Path) -> 
     assert "The caption says beta 3.0" in texts(test)
 
 
+def test_filters_that_leave_nothing_say_so(open_page: Open, shipped_store: Path) -> None:
+    test = open_page("paper", shipped_store, table="IX", paper_verdicts="not computed", paper_defenses="TIER Reg-only")
+    assert not test.exception
+    found = reproduce.cells(demo.open_store(str(shipped_store)), reproduce.protocol("gtsrb"), ["IX"])
+    kept = [c for c in found if c.verdict == "not computed" and c.number.place.defense == "tier_reg"]
+    if not kept:
+        assert "The filters leave no number of this table." in texts(test)
+    assert reproduce.latex([], "IX")
+    assert page.shown([]).empty
+
+
 def test_without_results_every_number_is_to_be_computed(open_page: Open, empty_store: Path) -> None:
     test = open_page("paper", empty_store)
     assert not test.exception
@@ -97,14 +108,16 @@ def test_choices_are_counted_by_intervals_that_are_apart() -> None:
             for name, v in (("none", none), ("tier_full", tier))
         ]
 
-    whole = [*lines("a", 0.8, 0.6), *lines("b", 0.6, 0.8), *lines("c", 0.7, 0.71)]
-    table = pd.DataFrame([*whole, lines("d", 0.9, 0.5)[0]])
+    usual = reproduce.CHOICES[0].name
+    whole = [*lines(usual, 0.7, 0.9), *lines("a", 0.8, 0.6), *lines("b", 0.6, 0.8), *lines("c", 0.7, 0.71)]
+    # of d TIER alone was trained: it is compared with the protocol's undefended model; of e the undefended one alone
+    table = pd.DataFrame([*whole, lines("d", 0.9, 0.5)[1], lines("e", 0.9, 0.5)[0]])
     assert page.choice_told(table) == (
-        "Of 3 choices under which both were trained, TIER Full leaks clearly less than the undefended model under 1 "
-        "and clearly more under 1 (AUC of the audit, intervals apart)."
+        "Under 4 choices both an undefended model and TIER were trained. TIER leaks clearly less under 2 and clearly "
+        "more under 1 (AUC of the audit, intervals apart)."
     )
     rows = page.choice_dots(table)
-    assert list(rows["name"]) == ["a", "a", "b", "b", "c", "c", "d"]
+    assert list(rows["name"]) == [usual, usual, "a", "a", "b", "b", "c", "c", "d", "e"]
     assert (rows["low"] < rows["value"]).all()
 
 

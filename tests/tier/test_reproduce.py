@@ -9,38 +9,47 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.tier.test_paper import value
-from tier import demo, experiment, paper, presets, reproduce
+from tier import demo, experiment, paper, presets, reproduce, summary
 from tier.cli import app
 from tier.paper import Place, Printed
 from tier.reproduce import verdicts
-from tier.reproduce.ours import Measured
+from tier.reproduce.ours import Measured, Reader
 from tier.store import Store
 
 PLACE = Place("IV", "gtsrb", "test_top1", "tier_full")
 
 
-def verdict(printed: float, ours: Measured, start: float | None = None, our_start: float | None = None) -> str:
+def verdict(printed: float, ours: Measured, start: float | None = None, our_start: Measured | None = None) -> str:
     from_ = None if start is None else Printed(PLACE, start, 0.005)
-    return verdicts.verdict(Printed(PLACE, printed, 0.005), ours, from_, our_start)
+    return verdicts.verdict(Printed(PLACE, printed, 0.005), ours, from_, our_start or Measured())
+
+
+def around(value: float, half: float = 0.02) -> Measured:
+    return Measured(value, (value - half, value + half))
 
 
 @pytest.mark.parametrize(
     ("printed", "ours", "start", "our_start", "expected"),
     [
-        (0.74, Measured(), None, None, "not computed"),
-        (0.74, Measured(0.75, (0.73, 0.77)), 0.9, 0.9, "agrees"),
+        (0.74, Measured(refused="not in this store"), None, None, "not computed"),
+        (0.74, Measured(refused="a rate of 0.001 needs at least 1,000 non-members"), None, None, "refused"),
+        (0.74, around(0.75), 0.9, Measured(0.9), "agrees"),
         (0.74, Measured(0.75, (0.744, 0.77)), None, None, "agrees"),  # 0.744 rounds to 0.74
         (0.74, Measured(0.75, (0.746, 0.77)), None, None, "differs"),
         (0.74, Measured(0.742), None, None, "agrees"),  # without an interval: what rounds to it
-        (0.74, Measured(0.60, (0.58, 0.62)), 0.80, 0.80, "same direction"),
-        (0.74, Measured(0.90, (0.88, 0.92)), 0.80, 0.80, "contradicts"),
-        (0.74, Measured(0.80, (0.78, 0.82)), 0.90, 0.79, "unclear"),
-        (0.74, Measured(0.60, (0.58, 0.62)), 0.745, 0.80, "contradicts"),  # the paper's did not move
-        (0.74, Measured(0.80, (0.78, 0.82)), 0.74, 0.79, "differs"),  # neither moved
-        (0.74, Measured(0.60, (0.58, 0.62)), 0.80, None, "differs"),  # from where ours moved is not stored
+        (0.74, around(0.60), 0.80, around(0.80), "same direction"),
+        (0.74, around(0.90), 0.80, Measured(0.80), "contradicts"),
+        (0.74, around(0.90), 0.80, around(0.80), "contradicts"),
+        (0.74, around(0.84), 0.80, around(0.81), "unclear"),  # the intervals overlap
+        (0.74, around(0.80), 0.90, Measured(0.79), "unclear"),
+        (0.74, around(0.60), 0.745, around(0.80), "contradicts"),  # the paper's did not move
+        (0.74, around(0.80), 0.74, around(0.79), "differs"),  # neither moved
+        (0.74, around(0.60), 0.80, None, "differs"),  # from where ours moved is not stored
     ],
 )
-def test_verdicts(printed: float, ours: Measured, start: float | None, our_start: float | None, expected: str) -> None:
+def test_verdicts(
+    printed: float, ours: Measured, start: float | None, our_start: Measured | None, expected: str
+) -> None:
     assert verdict(printed, ours, start, our_start) == expected
     assert expected in reproduce.VERDICTS
 
@@ -100,7 +109,7 @@ def test_cells_say_what_is_not_there(tmp_path: Path) -> None:
     assert len(found) == len(paper.of("gtsrb"))
     assert {cell.verdict for cell in found} == {"not computed"}
     assert all(cell.ours.refused for cell in found)
-    assert reproduce.counts(found)["not computed"] == len(found)
+    assert reproduce.counts(found)["not computed"] == len(found) - 6  # Table II does not count
 
 
 def test_cells_are_the_stored_figures() -> None:
@@ -137,7 +146,7 @@ def test_the_command_prints_every_cell() -> None:
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert len(told["cells"]) == len(paper.of("gtsrb"))
-    assert sum(told["counts"].values()) == len(told["cells"])
+    assert sum(told["counts"].values()) == sum(cell["table"] != "II" for cell in told["cells"])
     for cell in told["cells"]:
         assert {"table", "dataset", "defense", "explainer", "quantity", "paper", "ours", "interval", "verdict"} <= set(
             cell
@@ -145,11 +154,20 @@ def test_the_command_prints_every_cell() -> None:
         assert (cell["ours"] is None) == (cell["refused"] is not None)
 
 
+@pytest.mark.parametrize("arguments", [[], ["--markdown"], ["--table", "VIII"], ["--alternatives"]])
+def test_the_command_prints_tables(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["reproduce", "--show", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "0.732 [0.698, 0.767]" in result.stdout.replace("\n", " ") or "0.732" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--dataset", "mnist"], "'mnist' is not reproduced here; choose one of gtsrb"),
         (["--table", "X"], "no Table 'X'"),
+        (["--table", "I"], "Table I is not about gtsrb, but about cifar100"),
+        (["--alternatives", "--table", "IV"], "leave --table, --seeds and --output out"),
     ],
 )
 def test_what_does_not_exist_is_refused(arguments: list[str], said: str) -> None:
@@ -207,6 +225,117 @@ def test_a_number_is_kept_when_its_results_are_gone(tmp_path: Path) -> None:
     list(reproduce.publish(shipped, target))
     assert list(reproduce.publish(Store(str(tmp_path / "empty")), target)) == []
     assert reproduce.counts(reproduce.cells(target, of)) == reproduce.counts(reproduce.cells(shipped, of))
+
+
+def test_a_run_without_its_images_does_not_replace_its_published_interval(tmp_path: Path) -> None:
+    """As the demo store holds a grid point: the report alone."""
+    shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
+    target, bare = Store(str(tmp_path / "published")), Store(str(tmp_path / "bare"))
+    list(reproduce.publish(shipped, target))
+    e = presets.get("gtsrb").run("tier_full")
+    shipped.export("report", experiment.key("report", e), bare)
+    place = Place("VIII", "gtsrb", "audit_auc", "tier_full", lam=7.0, beta=0.3)
+
+    def cell(store: Store) -> reproduce.Cell:
+        return next(cell for cell in reproduce.cells(store, of, ["VIII"]) if cell.number.place == place)
+
+    assert cell(bare).ours.interval is None
+    list(reproduce.publish(bare, target))
+    assert cell(target).row() == cell(shipped).row()
+    both = Store(str(tmp_path / "bare"), below=target)
+    assert cell(both).ours.interval == cell(shipped).ours.interval
+    table = reproduce.alternatives(both, of)
+    assert table.loc[table["choice"] == "as in the tables", "audit_auc_low"].notna().all()
+
+
+def test_what_stands_beside_goes_stale_too(tmp_path: Path) -> None:
+    reader, main = Reader(Store(str(tmp_path)), reproduce.protocol("gtsrb"), None), presets.get("gtsrb_paper")
+    both = [main.run(name) for name in ("none", "augmentation")]
+    sources = reader.sources(Place("IV", "gtsrb", "test_top1", "none"))
+    assert [key for _, key in sources] == [experiment.key("report", e) for e in both]
+    sources = reader.sources(Place("V", "gtsrb", "balanced_accuracy", "none", "lime"))
+    same = {"explain.name": "lime", "attack.shadow": "same"}
+    assert [key for _, key in sources] == [experiment.key("attack", e.set(same)) for e in both]
+
+
+# ---- which of our figures answers
+
+
+def test_a_cell_of_table_v_is_attack_test_with_a_shadow_of_the_same_defense(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leaf(value: float) -> dict[str, object]:
+        return {"balanced_accuracy": value, "interval": [value - 0.1, value + 0.1], "tpr_at_0.001": value / 10,
+                "tpr_interval_at_0.001": [0.0, value / 5], "refused": {}}  # fmt: skip
+
+    views = {"attack_test": leaf(0.7), "adaptive": leaf(0.6), "transfer": leaf(0.5), "transfer_attack_test": leaf(0.4)}
+    made = {name: {"explainers": {"lime": views}} for name in ("none", "tier_full", "augmentation")}
+    monkeypatch.setattr(summary, "attacks", lambda *given, **named: made)
+    reader = Reader(Store("memory://v"), reproduce.protocol("gtsrb"), None)
+    told = reader.measured(Place("V", "gtsrb", "balanced_accuracy", "tier_full", "lime"))
+    assert (told.value, told.interval) == (0.7, pytest.approx((0.6, 0.8)))
+    assert told.beside == {"on the target, threshold transferred": (0.6, pytest.approx((0.5, 0.7)))}
+    rate = reader.measured(Place("V", "gtsrb", "tpr_percent_at_0.1_percent_fpr", "tier_full", "lime"))
+    assert (rate.value, rate.interval) == (pytest.approx(7.0), pytest.approx((0.0, 14.0)))
+    none = reader.measured(Place("V", "gtsrb", "balanced_accuracy", "none", "lime"))
+    assert none.beside["trained with augmentation"][0] == 0.7
+    few = leaf(0.7) | {"tpr_at_0.001": None, "refused": {"tpr_at_0.001": "too few"}}
+    made["tier_full"] = {"explainers": {"lime": {**views, "attack_test": few}}}
+    refused = Reader(Store("memory://v"), reproduce.protocol("gtsrb"), None).measured(rate_place())
+    assert (refused.value, refused.refused) == (None, "too few")
+
+
+def rate_place() -> Place:
+    return Place("V", "gtsrb", "tpr_percent_at_0.1_percent_fpr", "tier_full", "lime")
+
+
+def test_cells_of_tables_vi_and_vii_stand_beside_their_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(mean: float, **controls: float) -> dict[str, object]:
+        made: dict[str, object] = {"mean": mean, "interval": [mean - 0.1, mean + 0.1]}
+        for name, mark in controls.items():
+            made |= {name: mark, f"{name}_interval": [mark, mark]}
+        return made
+
+    entry = {"sufficiency": of(0.3, random=0.1, edges=0.2), "seeds": [0], "refused": {}}
+    monkeypatch.setattr(summary, "quality", lambda *given, **named: {"none": {"lime": entry}})
+    alike = {name: of(0.9, shuffled=0.8, second_seed=0.7) for name in ("ssim", "mse", "cosine")}
+    alike |= {"cosine_unscaled": of(0.4), "seeds": [0], "refused": {}}
+    monkeypatch.setattr(summary, "fidelity", lambda *given, **named: {"tier_full": {"shap": alike}})
+    reader = Reader(Store("memory://vi"), reproduce.protocol("gtsrb"), None)
+    told = reader.measured(Place("VI", "gtsrb", "sufficiency", "none", "lime"))
+    assert (told.value, {name: mark for name, (mark, _) in told.beside.items()}) == (
+        0.3, {"of noise": 0.1, "of the image's edges": 0.2}
+    )  # fmt: skip
+    told = reader.measured(Place("VII", "gtsrb", "cosine", "tier_full", "shap"))
+    assert (told.value, {name: mark for name, (mark, _) in told.beside.items()}) == (
+        0.9,
+        {
+            "of maps of different images": 0.8,
+            "of two undefended models of different seeds": 0.7,
+            "of the maps as they are, not scaled": 0.4,
+        },
+    )
+
+
+def test_cells_of_tables_i_and_iii_are_means_of_batches(tmp_path: Path) -> None:
+    store, main = Store(str(tmp_path)), presets.get("cifar100_paper")
+    columns = ("member_mean", "member_low", "member_high", "nonmember_mean", "nonmember_low", "nonmember_high", "t",
+               "t_p", "ks", "ks_p")  # fmt: skip
+    rows = [
+        {"unit": unit, "level": level, **{name: scale + i / 100 for i, name in enumerate(columns)}}
+        for unit, scale in (("sample", 5.0), ("batch", 7.0)) for level in (0.1, 0.2)
+    ]  # fmt: skip
+    key = experiment.key("divergence", main.run("tier_full"))
+    store.write("divergence", key, {"profile.parquet": pd.DataFrame(rows)}, {"metrics": {}})
+    reader = Reader(store, reproduce.protocol("cifar100"), None)
+
+    def told(quantity: str) -> Measured:
+        return reader.measured(Place("III", "cifar100", quantity, "tier_full", level=0.1))
+
+    assert (told("kl_mean_member").value, told("kl_mean_member").interval) == (7.0, (7.01, 7.02))
+    assert told("kl_mean_nonmember").value == 7.03
+    t = told("t_statistic")
+    assert (t.value, t.interval) == (7.06, pytest.approx((7.06 - 1.96, 7.06 + 1.96), abs=1e-3))
+    assert [told(name).value for name in ("t_p_value", "ks_statistic", "ks_p_value")] == [7.07, 7.08, 7.09]
+    assert reader.measured(Place("I", "cifar100", "t_statistic", "none", level=0.1)).refused == Reader.absent
 
 
 def test_a_number_of_results_that_would_differ_today_does_not_answer(tmp_path: Path) -> None:

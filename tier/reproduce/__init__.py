@@ -2,7 +2,7 @@
 
 from tier.reproduce.alternatives import CHOICES, alternative_jobs, alternative_rows
 from tier.reproduce.files import FIGURES, charts, triplets, write
-from tier.reproduce.protocol import PROTOCOLS, Protocol, jobs, protocol
+from tier.reproduce.protocol import PROTOCOLS, Protocol, drawn, jobs, protocol
 from tier.reproduce.published import alternatives, place_of, publish
 from tier.reproduce.verdicts import (
     KEYS,
@@ -34,6 +34,7 @@ __all__ = [
     "cells",
     "charts",
     "counts",
+    "drawn",
     "frame",
     "in_paper_form",
     "jobs",

@@ -13,6 +13,7 @@ from tier.config import DefenseName, Experiment
 from tier.paper import SWEEPS, Place
 from tier.presets import Preset
 from tier.reproduce.protocol import AUGMENTED, Protocol, defenses, explainers, point
+from tier.stats import Z
 from tier.store import Store
 
 
@@ -71,9 +72,9 @@ class Reader:
             case "V":
                 return self._attack(place)
             case "VI":
-                return self._of_maps(place, self._quality, "random", "of noise")
+                return self._of_maps(place, self._quality, {"random": "of noise", "edges": "of the image's edges"})
             case "VII":
-                return self._of_maps(place, self._likeness, "shuffled", "of maps of different images")
+                return self._of_maps(place, self._likeness, _LIKENESS_CONTROLS)
             case _:
                 return self._swept(place)
 
@@ -90,6 +91,8 @@ class Reader:
             runs = [self.main.run(str(place.defense), seed).set(own) for seed in seeds]
         else:
             runs = [self.main.run(str(place.defense), seed) for seed in seeds]
+        if place.defense == "none" and place.table in _BESIDE_AUGMENTED:
+            runs += [e.with_(defense=self.main.defense(AUGMENTED)) for e in runs]
         return [[stage, experiment.key(stage, e)] for e in runs]
 
     def conditions(self, place: Place) -> str:
@@ -98,13 +101,10 @@ class Reader:
         preset = self.sweeps if swept else self.main
         e = preset.point(*point(place)) if swept else preset.run(place.defense or "none")
         train, sets = e.train, e.split
-        parts = [
-            e.model.architecture,
-            f"{train.epochs} epochs",
-            f"batch {train.batch_size}",
-            f"{sets.target_train} images in each set",
-            *(["track-disjoint"] if sets.group_disjoint else []),
-        ]
+        parts = [f"{sets.target_train} images in each set", *(["track-disjoint"] if sets.group_disjoint else [])]
+        if place.table == "II":
+            return ", ".join(parts)
+        parts = [e.model.architecture, f"{train.epochs} epochs", f"batch {train.batch_size}", train.precision, *parts]
         if e.defense.name in _TIER:
             parts.append(
                 f"lambda {e.defense.tier.lambda_:g}, beta {e.defense.tier.beta:g}, warm-up {e.defense.tier.warmup}"
@@ -209,16 +209,20 @@ class Reader:
     # ---- Tables VI and VII
 
     def _of_maps(
-        self, place: Place, summed: dict[str, dict[str, dict[str, Any]]], control: str, words: str
+        self, place: Place, summed: dict[str, dict[str, dict[str, Any]]], controls: dict[str, str]
     ) -> Measured:
+        """A mean score of maps, beside its controls (name in `summed` -> words)."""
         entry = summed.get(str(place.defense), {}).get(str(place.explainer))
         if entry is None:
             return Measured(refused=Reader.absent)
         of = entry[place.quantity]
         if of["mean"] is None:
             return Measured(refused=entry["refused"].get(place.quantity) or "not defined for any of these images")
-        interval = of[f"{control}_interval"]
-        beside = {} if of[control] is None else {words: (of[control], interval and tuple(interval))}
+        beside = {
+            words: (of[name], _pair(of[f"{name}_interval"])) for name, words in controls.items() if of[name] is not None
+        }
+        if place.quantity == "cosine" and (unscaled := entry["cosine_unscaled"])["mean"] is not None:
+            beside["of the maps as they are, not scaled"] = (unscaled["mean"], _pair(unscaled["interval"]))
         return Measured(of["mean"], tuple(of["interval"]), None, tuple(entry["seeds"]), beside)
 
     @cached_property
@@ -230,6 +234,11 @@ class Reader:
         return summary.fidelity(self.store, self.main, defenses("VII"), explainers("VII"), self._seeds(self.main))
 
 
+_BESIDE_AUGMENTED = ("I", "IV", "V")  # what the paper calls None may be augmented (VI-D)
+_LIKENESS_CONTROLS = {
+    "shuffled": "of maps of different images",
+    "second_seed": "of two undefended models of different seeds",
+}
 _STAGES = {
     "I": "divergence", "II": "split", "III": "divergence", "IV": "report", "V": "attack", "VI": "quality",
     "VII": "fidelity", "VIII": "report", "IX": "report",
@@ -248,10 +257,15 @@ def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:
 
 
 def _profile_value(row: pd.Series, quantity: str) -> tuple[float | None, tuple[float, float] | None]:
-    """A number of Table I or III and its interval, from a row of `divergence/profile.parquet`."""
+    """A number of Table I or III and its interval, from a row of `divergence/profile.parquet`.
+
+    t scatters by about a standard normal around what it is on average.
+    """
     if quantity in _OF_PROFILE:
         value = float(row[_OF_PROFILE[quantity]])
-        return (None if np.isnan(value) else value), None
+        if np.isnan(value):
+            return None, None
+        return value, (value - Z, value + Z) if quantity == "t_statistic" else None
     group = quantity.removeprefix("kl_mean_")
     return float(row[f"{group}_mean"]), (float(row[f"{group}_low"]), float(row[f"{group}_high"]))
 

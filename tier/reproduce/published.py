@@ -6,13 +6,14 @@ as the keys are those that the code would give its results today; then the resul
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from tier import paper
 from tier.demo import PUBLISHED
-from tier.reproduce.alternatives import FIGURES, measured_alternatives
+from tier.reproduce.alternatives import measured_alternatives
 from tier.reproduce.ours import Measured, Reader
 from tier.reproduce.protocol import PROTOCOLS, Protocol
 from tier.store import Store
@@ -28,17 +29,18 @@ def place_of(of: Protocol) -> tuple[str, str]:
 def publish(work: Store, target: Store) -> Iterator[str]:
     """Write the numbers of each data set that `work`, or what lies below it, has into `target`; yields what changed.
 
-    What `target` has and `work` has not is kept. Nothing is written where nothing changes.
+    What `target` has and `work` has not, or not as fully, is kept. Nothing is written where nothing changes.
     """
     for of in PROTOCOLS.values():
         reader, known = Reader(work, of, None), published(target, of)
         made: dict[str, Any] = dict(known)
         for number in paper.of(of.dataset):
-            measured = reader.measured(number.place)
-            if measured.value is not None or measured.refused != reader.absent:
+            measured = fill(reader.measured(number.place), reader, number.place, known)
+            if measured.refused != reader.absent:
                 made[_name(number.place)] = {**measured.as_json(), "sources": reader.sources(number.place)}
         before = _published_runs(target, of)
-        runs = before | {row["key"]: row for row in _records(measured_alternatives(work, of).dropna())}
+        rows = {row["key"]: row for row in _records(measured_alternatives(work, of))}
+        runs = before | {key: row for key, row in rows.items() if not pd.isna(list(row.values())).any()}
         if made == known and runs == before:
             continue
         content = {"numbers": made, "alternatives": list(runs.values())}
@@ -55,18 +57,24 @@ def published(store: Store, of: Protocol) -> dict[str, dict[str, Any]]:
 
 
 def fill(measured: Measured, reader: Reader, place: paper.Place, known: dict[str, dict[str, Any]]) -> Measured:
-    """The number itself where the store's results give it, else the published one if it still answers."""
+    """The number that the store's results give, or the published one, if it still answers and says more.
+
+    A store may hold a run's figures without those of single images, which intervals are made of.
+    """
     told = known.get(_name(place))
-    if measured.refused != reader.absent or told is None or told["sources"] != reader.sources(place):
+    if told is None or told["sources"] != reader.sources(place):
         return measured
-    return Measured.of_json(told)
+    kept = Measured.of_json(told)
+    less = measured.refused == reader.absent or (measured.interval is None and kept.interval is not None)
+    whole = kept if less else measured
+    return replace(whole, beside={**kept.beside, **measured.beside})
 
 
 def alternatives(store: Store, of: Protocol) -> pd.DataFrame:
-    """`measured_alternatives`, and for runs that are not there what was published of them."""
+    """`measured_alternatives`, and where a run is not there, or without its intervals, what was published of it."""
     known, lines = _published_runs(store, of), []
     for row in _records(measured_alternatives(store, of)):
-        told = known.get(row["key"]) if pd.isna(row[FIGURES[0]]) else None
+        told = known.get(row["key"]) if pd.isna(list(row.values())).any() else None
         lines.append(row if told is None else {**row, **{name: told[name] for name in row if name not in _WORDS}})
     return pd.DataFrame(lines)
 

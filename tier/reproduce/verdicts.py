@@ -20,6 +20,7 @@ VERDICTS = {
     "unclear": "the paper's number moves and ours does not clearly",
     "contradicts": "moved the other way, or clearly moved where the paper's number is not",
     "differs": "another value, where the paper claims no direction or ours from which it moves is not stored",
+    "refused": "cannot be had from so few images, or is not defined; the reason stands beside it",
     "not computed": "not in this store",
 }
 """What a cell says of the paper's number and ours."""
@@ -75,39 +76,42 @@ def cells(
     """Every number of the paper that concerns the data set beside ours, from what is stored; nothing is computed.
 
     Where the results behind a number are not there but the number was published, that one answers. `seeds`: those of
-    the presets by default; others are never published. Raises ValueError for a table that the paper does not have.
+    the presets by default. Raises ValueError for a table that the paper does not have.
     """
     numbers = paper.of(of.dataset, tables)
     reader = Reader(store, of, seeds)
-    known = published(store, of) if seeds is None else {}
+    known = published(store, of)
     ours = {n.place: fill(reader.measured(n.place), reader, n.place, known) for n in numbers}
     printed = {number.place: number for number in numbers}
     found = []
     for number in numbers:
         begin = start(number.place)
-        theirs, mine, words = None, None, None
+        theirs, mine, words = None, Measured(), None
         if isinstance(begin, Place):
-            theirs = printed.get(begin)
-            mine, words = ours[begin].value if begin in ours else None, _in_words(begin, number.place)
+            theirs, mine, words = printed.get(begin), ours.get(begin, mine), _in_words(begin, number.place)
         elif begin is not None:
-            theirs, mine, words = Printed(number.place, begin, 0.0), begin, f"{begin:g}"
+            theirs, mine, words = Printed(number.place, begin, 0.0), Measured(begin), f"{begin:g}"
         said = verdict(number, ours[number.place], theirs, mine)
         found.append(Cell(number, ours[number.place], said, words, reader.conditions(number.place)))
     return found
 
 
-def verdict(number: Printed, ours: Measured, begin: Printed | None, our_begin: float | None) -> str:
-    """One of VERDICTS. `begin` is the paper's number from which this one is said to move, `our_begin` ours."""
+def verdict(number: Printed, ours: Measured, begin: Printed | None, our_begin: Measured) -> str:
+    """One of VERDICTS. `begin` is the paper's number from which this one is said to move, `our_begin` ours.
+
+    Ours moves where the two intervals lie apart; the paper's where the difference is more than rounding.
+    """
     if ours.value is None:
-        return "not computed"
+        return "not computed" if ours.refused == Reader.absent else "refused"
     low, high = ours.interval or (ours.value, ours.value)
     if low - number.half <= number.value <= high + number.half:
         return "agrees"
-    if begin is None or our_begin is None:
+    if begin is None or our_begin.value is None:
         return "differs"
     moved = number.value - begin.value
     theirs = 0 if abs(moved) <= number.half + begin.half else np.sign(moved)
-    mine = 0 if low <= our_begin <= high else np.sign(ours.value - our_begin)
+    first, last = our_begin.interval or (our_begin.value, our_begin.value)
+    mine = 1 if low > last else -1 if high < first else 0
     if theirs == mine:
         return "same direction" if theirs else "differs"
     return "unclear" if mine == 0 else "contradicts"
@@ -149,7 +153,10 @@ def _in_words(start: Place, place: Place) -> str:
 
 
 KEYS = ("defense", "explainer", "lambda", "beta", "removed")
-MARKS = {"agrees": "=", "same direction": "~", "unclear": "?", "contradicts": "x", "differs": ".", "not computed": ""}
+MARKS = {
+    "agrees": "=", "same direction": "~", "unclear": "?", "contradicts": "x", "differs": ".", "refused": "!",
+    "not computed": "",
+}  # fmt: skip
 """A verdict in one character, for tables of text."""
 
 
@@ -180,20 +187,21 @@ def _key_text(value: object) -> str:
 def cell_text(row: dict[str, Any]) -> str:
     """A cell in one line: the paper's number, ours with its interval, and the mark of the verdict."""
     if row["ours"] is None:
-        return f"{row['paper']:.3g} | -"
+        return f"{row['paper']:.3g} | - {MARKS[row['verdict']]}".rstrip()
     interval = "" if row["interval"] is None else f" [{row['interval'][0]:.3g}, {row['interval'][1]:.3g}]"
     return f"{row['paper']:.3g} | {row['ours']:.3g}{interval} {MARKS[row['verdict']]}"
 
 
 def latex(found: Sequence[Cell], table: str) -> str:
-    """One table in the paper's form as LaTeX (booktabs)."""
-    header, *lines = in_paper_form(found, table)
+    """One table in the paper's form as LaTeX (booktabs); empty where no cell is of that table."""
+    header, *lines = in_paper_form(found, table) or [[]]
     return str(pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True))
 
 
 def counts(found: Sequence[Cell]) -> dict[str, int]:
-    """How many cells have each of VERDICTS."""
-    return {verdict: sum(cell.verdict == verdict for cell in found) for verdict in VERDICTS}
+    """How many cells have each of VERDICTS; those of Table II, which are settings and no findings, do not count."""
+    findings = [cell for cell in found if cell.number.place.table != "II"]
+    return {name: sum(cell.verdict == name for cell in findings) for name in VERDICTS}
 
 
 def frame(found: Sequence[Cell]) -> pd.DataFrame:
