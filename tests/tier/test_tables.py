@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from tier import metrics as merits
-from tier import tables
+from tier import stats, tables
 from tier.config import DEFENSE_SETTINGS, Defense, Experiment, Tier, Train
 
 
@@ -76,7 +76,7 @@ def test_the_interval_of_the_test_accuracy_is_wilsons() -> None:
     row = tables.run("k", experiment(), metrics(0.61) | {"nonmembers": 400})
     wanted = binomtest(244, 400).proportion_ci(method="wilson")
     assert (row["test_low"], row["test_high"]) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
-    assert np.isnan(tables.share_interval(0.5, 0)).all()
+    assert np.isnan(stats.share_interval(0.5, 0)).all()
 
 
 def test_runs_keep_one_row_per_key_and_mark_the_headline() -> None:
@@ -175,7 +175,7 @@ def test_the_error_of_a_mean_is_of_the_images_and_of_the_seeds_pooled_over_setti
     assert made["error"]["relaxloss"] > made["error"]["augmentation"]  # one seed never looks surer than three
     wide = student.ppf(0.975, 3) * made["error"]["relaxloss"]
     assert (made["low"]["relaxloss"], made["high"]["relaxloss"]) == pytest.approx((0.7 - wide, 0.7 + wide))
-    low, high = tables.share_interval(0.6, 1000)
+    low, high = stats.share_interval(0.6, 1000)
     alike = seeds_of("none", [0.9, 0.8])  # equal accuracies: the images' error alone is left
     found = tables.options(tables.runs(alike), tables.paths([])).iloc[0]
     assert found["test_high"] - found["test_low"] == pytest.approx((high - low) * student.ppf(0.975, 1) / 1.959964)
@@ -302,7 +302,7 @@ def test_runs_are_compared_by_the_cross_fitted_audit_and_keep_the_papers_figure_
 def test_the_leak_is_the_gap_attacks_where_that_beats_the_audit() -> None:
     made = tables.leak(metrics(0.6, leak=0.52, gap=0.58), 1000, 1000)
     assert (made["leak"], made["by"], made["audit"], made["gap"]) == (0.58, "gap", 0.52, 0.58)
-    assert (made["low"], made["high"]) == pytest.approx(tables.gap_interval(0.76, 0.6, 1000, 1000))
+    assert (made["low"], made["high"]) == pytest.approx(stats.gap_interval(0.76, 0.6, 1000, 1000))
     assert made["low"] < 0.58 < made["high"]
 
 
@@ -319,11 +319,11 @@ def test_the_gap_attacks_interval_covers_the_truth_about_95_times_of_100() -> No
     for train, test, members, nonmembers in ((0.76, 0.6, 1000, 1000), (0.99, 0.5, 200, 300), (1.0, 0.6, 100, 100)):
         seen = generator.binomial(members, train, 2000) / members
         new = generator.binomial(nonmembers, test, 2000) / nonmembers
-        bounds = [tables.gap_interval(a, b, members, nonmembers) for a, b in zip(seen, new, strict=True)]
+        bounds = [stats.gap_interval(a, b, members, nonmembers) for a, b in zip(seen, new, strict=True)]
         covered = np.mean([low <= (1 + train - test) / 2 <= high for low, high in bounds])
         assert 0.93 < covered < 0.985
-    assert np.isnan(tables.gap_interval(np.nan, 0.5, 10, 10)).all()
-    assert np.isnan(tables.gap_interval(0.5, 0.5, 0, 10)).all()
+    assert np.isnan(stats.gap_interval(np.nan, 0.5, 10, 10)).all()
+    assert np.isnan(stats.gap_interval(0.5, 0.5, 0, 10)).all()
 
 
 def test_summary_is_the_mean_and_range_over_seeds() -> None:
@@ -355,7 +355,7 @@ def test_a_path_keeps_only_audited_epochs() -> None:
     assert made["leak"].tolist() == [0.555, 0.65, 0.9]  # at first the gap attack, which beats the audit, then the audit
     assert made["by"].tolist() == ["gap", "audit", "audit"]
     assert (made["low"] < made["leak"]).all()
-    assert tuple(made.loc[0, ["test_low", "test_high"]]) == pytest.approx(tables.share_interval(0.49, 1000))
+    assert tuple(made.loc[0, ["test_low", "test_high"]]) == pytest.approx(stats.share_interval(0.49, 1000))
     assert tables.paths([]).empty
     assert len(tables.paths([made, made])) == 6
 
@@ -778,7 +778,7 @@ def test_a_figure_without_spread_has_an_interval_that_holds() -> None:
     whole = merits.report(members, others, 0.0)
     assert whole["interval"] == whole["auc_interval"] == [1.0, 1.0]  # what resampling gives
     accuracy, area = (tables.attack_figure(whole, name) for name in ("balanced_accuracy", "auc"))
-    assert (accuracy["low"], accuracy["high"]) == pytest.approx(tables.gap_interval(1.0, 0.0, 20, 30))
+    assert (accuracy["low"], accuracy["high"]) == pytest.approx(stats.gap_interval(1.0, 0.0, 20, 30))
     assert 0.9 < accuracy["low"] < 1 and accuracy["high"] == pytest.approx(1.0)
     # an area below the bound means a rate below its own exact bound: at the bound, all 20 are found in 2.5 % of cases
     assert area["low"] == pytest.approx(0.025 ** (1 / 20) * 0.025 ** (1 / 30)) and area["high"] == 1.0
@@ -792,7 +792,7 @@ def test_a_rate_of_one_in_one_group_has_newcombe_s_interval() -> None:
     frame = pd.DataFrame({"member": np.arange(50) < 20, "score": [2.0] * 20 + [-1.0] * 25 + [1.0] * 5})
     leaf = attack_report(frame, 0.0)
     made = tables.exact(leaf, frame)
-    assert made["interval"] == pytest.approx(tables.gap_interval(1.0, 5 / 30, 20, 30))
+    assert made["interval"] == pytest.approx(stats.gap_interval(1.0, 5 / 30, 20, 30))
     assert (
         tables.exact(attack_report(attack_scores()), attack_scores())["interval"]
         == (attack_report(attack_scores())["interval"])
