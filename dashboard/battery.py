@@ -8,11 +8,10 @@ import streamlit as st
 
 from dashboard import attack_words, attacking, components, inspector, loaders, state, theme, words
 from dashboard.attacking import View
-from tier import experiment, figures, metrics, tables
+from tier import demo, experiment, figures, metrics, tables
 from tier.attacks import ATTACKS
 from tier.config import Experiment
 
-CANARIES = 100  # of a model that is trained with some: as few as can resolve a rate of 1 %
 Leaves = Mapping[tuple[str, str], Mapping[str, Any] | None]  # reports by attack and model
 Metrics = Mapping[str, Mapping[str, Any]]  # of each model's battery
 
@@ -259,7 +258,7 @@ def _canaries(view: View, known: Metrics, metric: str) -> None:
     st.markdown(words.flat(attack_words.CANARIES), width=theme.TEXT_WIDTH)
     told = dict(known)
     for model in view.models:
-        found = loaders.find("battery", run(view, model).set({"split.canaries": CANARIES}))
+        found = loaders.find("battery", run(view, model).set({"split.canaries": demo.CANARIES}))
         if not (told.get(model) or {}).get("canaries") and found is not None:
             told[model] = found.metrics
     if leaves := _part(told, "canaries"):
@@ -270,4 +269,4 @@ def _canaries(view: View, known: Metrics, metric: str) -> None:
         )  # fmt: skip
         return
     st.caption("These models were trained without any. With some, in a terminal:")
-    st.code(f"python -m tier attack {view.preset.name} --set split.canaries={CANARIES}", language="bash")
+    st.code(f"python -m tier attack {view.preset.name} --set split.canaries={demo.CANARIES}", language="bash")

@@ -1,7 +1,7 @@
 """The demo store: which results ship with the code, and how they are made small."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tier import experiment, presets
@@ -17,8 +17,7 @@ ASSETS = ROOT / "assets" / "store"
 WHOLE = "signs"
 SHIPPED = (WHOLE, "gtsrb", "gtsrb_tracks", "cifar100")
 REGULARIZERS: tuple[DefenseName, ...] = ("tier_full", "tier_reg")
-UNJUDGED = ("dpsgd_eps100", "dpsgd_tuned", "distillation", "ensemble_partition")
-"""Rivals whose 16 reference models, each of several nets or with a gradient per image, take hours: no battery ships."""
+CANARIES = 100  # mislabelled members of the models that are trained with some: as few as can resolve a rate of 1 %
 PUBLISHED = "reproduction"  # the stage of `tier.reproduce.publish`, whose results `export` leaves alone
 REPORT_PARTS = ("split", "train", "trajectory", "divergence", "audit", "report")
 
@@ -31,6 +30,7 @@ _PER_IMAGE = {  # what a stage knows of single images
     "divergence": ("samples.parquet",),
     "audit": ("scores.parquet",),
     "attack": ("scores.parquet", "features.parquet", "contributions.parquet"),
+    "battery": ("scores.parquet",),
 }
 _OF_HEADLINES = ("train", "audit")  # their per-image figures make intervals and scores, for every headline run
 
@@ -99,8 +99,10 @@ def attacks(preset: Preset) -> Iterator[Job]:
     if rivals:
         for defense, explainer, attacker, e in attack_runs(preset, rivals, preset.explainers[:1]):
             yield f"{defense} {explainer}, {attacker}", "attack", e
-    for defense, e in battery_runs(preset, [d.name for d in preset.compared if d.name not in UNJUDGED]):
+    for defense, e in battery_runs(preset, [d.name for d in preset.compared]):
         yield defense, "battery", e
+    for defense, e in battery_runs(preset, settings={"split.canaries": CANARIES}):
+        yield f"{defense} with canaries", "battery", e
 
 
 def quality(preset: Preset) -> Iterator[Job]:
@@ -114,12 +116,19 @@ def quality(preset: Preset) -> Iterator[Job]:
 
 
 def grid(preset: Preset) -> Iterator[Job]:
-    """Every point of the lambda / beta grid with the first seed, Full first, and each rival at each of its strengths
-    with every seed: the best of many strengths with one seed each would be the luckiest.
+    """Every point of the lambda / beta grid with the first seed, Full first; the two paths through the usual lambda and
+    beta, and each rival at each of its strengths, with every seed: the best of many with one seed each would be the
+    luckiest.
     """
     for name in REGULARIZERS:
         for lam, beta, e in preset.grid(name, preset.seeds[0]):
             yield f"{name} lambda {lam:g} beta {beta:g}", "report", e
+    for name in REGULARIZERS:
+        usual = preset.defense(name).tier
+        points = [*((lam, usual.beta) for lam in preset.lambdas), *((usual.lambda_, beta) for beta in preset.betas)]
+        for seed in preset.seeds[1:]:
+            for lam, beta in dict.fromkeys(points):
+                yield f"{name} lambda {lam:g} beta {beta:g} seed {seed}", "report", preset.point(name, lam, beta, seed)
     for rival in preset.rivals:
         for seed in preset.seeds:
             for strength, e in preset.sweep(rival.name, None, seed):
@@ -131,15 +140,16 @@ def jobs(preset: Preset) -> list[Job]:
     return [*headline(preset), *(grid(preset) if preset.name == WHOLE else ())]
 
 
-def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterator[str]:
+def export(work: Store, target: Store, names: Sequence[str] = SHIPPED, also: Iterable[Job] = ()) -> Iterator[str]:
     """Make `target` the demo store of the presets' results in `work`; yields a line for each change.
 
     Runs of `signs` with the first seed keep their weights, and per-image results for the first explainer, and so does
     the undefended run of the second, their control; other headline runs keep the per-image figures that intervals and
-    scores need; grid points keep metrics, events, KL profile and mean curves, those of rivals their report alone;
-    attacks on rivals, and those in another form, keep their figures. Results that `work` does not have (yet)
-    are passed over, and stay if `target` has them; what `target` has already, with the same files, is not written
-    again. Results that no preset asks for are removed, but for those of PUBLISHED.
+    scores need. Grid points keep metrics, events, KL profile and mean curves; those of rivals and of further seeds
+    their report alone. Attacks and batteries on rivals, attacks in another form, batteries with canaries keep figures.
+    Results that `work` does not have (yet) are passed over, and stay if `target` has them; what `target` has already,
+    with the same files, is not written again. Results that neither a preset nor `also`, which ship without images and
+    weights, asks for are removed, but for those of PUBLISHED.
     """
     wanted: set[tuple[str, str]] = set()
     for preset in map(presets.get, names):
@@ -154,11 +164,18 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
                 wanted.add(place)
                 if part == "attack":
                     images = _looked_into(preset, e)
+                elif part == "battery":
+                    images = _scored(preset, e)
                 else:
                     images = is_headline and part in _OF_HEADLINES
                     images = images or (whole and e.explain.name == preset.explainers[0])
                 if _ship(work, target, place, keep_images=images, keep_weights=whole):
                     yield f"wrote {part} {place[1][:12]}"
+    for _, stage, e in also:
+        place = stage, experiment.key(stage, e)
+        if place not in wanted and _ship(work, target, place, keep_images=False, keep_weights=False):
+            yield f"wrote {stage} {place[1][:12]}"
+        wanted.add(place)
     for old in target.ls():
         if (old.stage, old.key) not in wanted and old.stage != PUBLISHED:
             target.discard(old.stage, old.key)
@@ -166,9 +183,9 @@ def export(work: Store, target: Store, names: Sequence[str] = SHIPPED) -> Iterat
 
 
 def _parts(preset: Preset, e: Experiment, stage: str, is_headline: bool) -> tuple[str, ...]:
-    """The stages of a result that ship: of a rival's strengths the report, as no page shows more of them."""
-    own = is_headline or e.defense.name in {d.name for d in preset.defenses}
-    return REPORT_PARTS if stage == "report" and own else (stage,)
+    """The stages of a result that ship: of rivals' strengths and further seeds the report, as no page shows more."""
+    own = e.defense.name in {d.name for d in preset.defenses} and e.train.seed == preset.seeds[0]
+    return REPORT_PARTS if stage == "report" and (is_headline or own) else (stage,)
 
 
 def _kept_models(preset: Preset) -> list[Experiment]:
@@ -181,6 +198,11 @@ def _looked_into(preset: Preset, e: Experiment) -> bool:
     """Whether pages show single images and features of an attack: on the preset's own defenses, in its own form."""
     own = preset.experiment.attack.trajectory
     return e.defense.name in {d.name for d in preset.defenses} and e.attack.trajectory == own
+
+
+def _scored(preset: Preset, e: Experiment) -> bool:
+    """Whether pages look into the scores of a battery: of the preset's own defenses, without canaries."""
+    return e.split.canaries == 0 and e.defense.name in {d.name for d in preset.defenses}
 
 
 def _ship(work: Store, target: Store, place: tuple[str, str], keep_images: bool, keep_weights: bool) -> bool:

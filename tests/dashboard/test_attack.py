@@ -16,7 +16,7 @@ from dashboard import attack_words, attacking, battery, components, loaders
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import Open, charts, texts
 from tests.dashboard.engines import FakeEngine
-from tier import experiment, figures, metrics, presets, summary, tables
+from tier import demo, experiment, figures, metrics, presets, summary, tables
 from tier.attacks import ATTACKS
 from tier.config import Experiment
 from tier.presets import Preset
@@ -446,7 +446,7 @@ def test_canaries_show_once_there_are_some(show: Show, full_store: Path, preset:
     assert "split.canaries=100" in "".join(str(code.value) for code in test.code)
     root = tmp_path / "canaries"
     shutil.copytree(full_store, root)
-    synthetic.add_battery(Store(root), preset.run("none").set({"split.canaries": battery.CANARIES}))
+    synthetic.add_battery(Store(root), preset.run("none").set({"split.canaries": demo.CANARIES}))
     test = show(root, view="Other attacks")
     assert len(charts(test)) == 3
     assert "images: 100 members and 100 non-members" in texts(test)
