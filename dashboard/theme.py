@@ -1,6 +1,6 @@
 """The look that pages share and Streamlit's theme cannot hold: chart settings, number formats, coloured names.
 
-Colours of the surface are in `.streamlit/config.toml` beside `app.py`, colours of models in `tier/figures.py`.
+Colours of the surface are in `.streamlit/config.toml` beside `app.py`, colours of models in `tier/figures/`.
 """
 
 from pathlib import Path
