@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.tier import null_attacks
-from tier import presets
+from tier import presets, reproduce
 from tier.demo import ASSETS
 from tier.store import Store
 from tier.summary import (
@@ -28,6 +28,7 @@ from tier.summary import (
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = (("README.md", "signs"), ("docs/results.md", "gtsrb"), ("docs/results.md", "gtsrb_tracks"))
+REPRODUCTION = "REPRODUCTION.md"
 QUALITY = ["none", "tier_full"]
 
 
@@ -44,6 +45,18 @@ def tables() -> Iterator[tuple[str, str, str]]:
         ("attack", attack_rows), ("battery", battery_rows), ("parts", part_rows), ("variants", variant_rows)
     ):  # fmt: skip
         yield "docs/attack.md", f"{name}:signs", as_markdown(rows(made))
+    yield from reproduced(store)
+
+
+def reproduced(store: Store) -> Iterator[tuple[str, str, str]]:
+    """The tables of REPRODUCTION.md: of each data set those of which anything was computed."""
+    for dataset, of in reproduce.PROTOCOLS.items():
+        cells = reproduce.cells(store, of)
+        computed = (cell.number.place.table for cell in cells if cell.ours.value is not None)
+        for table in (table for table in dict.fromkeys(computed) if table != "II"):  # settings, no findings
+            yield REPRODUCTION, f"reproduce:{dataset}:{table}", as_markdown(reproduce.in_paper_form(cells, table))
+    choices = reproduce.alternatives(store, reproduce.protocol("gtsrb"))
+    yield REPRODUCTION, "alternatives:gtsrb", as_markdown(reproduce.alternative_rows(choices))
 
 
 def found(document: str, marker: str) -> str | None:

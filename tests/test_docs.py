@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests import documents
+from tier import reproduce
+from tier.demo import ASSETS
+from tier.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,6 +20,29 @@ def test_tables_are_those_of_the_shipped_store() -> None:
         )
 
 
+def test_the_reproduction_lists_no_number_that_the_store_lacks() -> None:
+    """Numbers with a fraction in the prose: with three digits they are ours, with fewer the paper's.
+
+    The tables are compared above, and code holds settings.
+    """
+    text = (ROOT / documents.REPRODUCTION).read_text()
+    tables = len(re.findall(r"^\| ---", text, re.M))
+    assert tables == len(list(documents.reproduced(Store(str(ASSETS), read_only=True)))), "a table without a marker"
+    prose = re.sub(r"```.*?```|`[^`]*`|^    .*$|^\|.*$", "", text, flags=re.S | re.M)
+    store, ours, theirs = Store(str(ASSETS), read_only=True), set(), set()
+    for of in reproduce.PROTOCOLS.values():
+        values: list[float] = []
+        for row in (cell.row() for cell in reproduce.cells(store, of)):
+            theirs |= {f"{row['paper']:.{digits}f}" for digits in (1, 2, 3)}
+            values += [row["ours"], row["difference"], *(row["interval"] or ())]
+            values += [told["value"] for told in row["beside"].values()]
+        values += list(reproduce.alternatives(store, of).select_dtypes("number").to_numpy().ravel())
+        ours |= {f"{value:.3f}" for value in values if value is not None}
+    told = re.findall(r"(?<![\w.])-?\d+\.\d+(?!\d|\.\d)", prose)
+    assert any(len(number.split(".")[1]) == 3 for number in told)
+    assert [n for n in told if n not in (ours if len(n.split(".")[1]) == 3 else theirs)] == []
+
+
 def test_links_and_pictures_exist() -> None:
     for document in (
         "README.md",
@@ -25,6 +51,7 @@ def test_links_and_pictures_exist() -> None:
         "docs/explanations.md",
         "docs/attack.md",
         "docs/quality.md",
+        "REPRODUCTION.md",
     ):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / document).read_text()):
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document} points to {target}"

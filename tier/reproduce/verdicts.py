@@ -161,7 +161,7 @@ MARKS = {
 
 
 def in_paper_form(found: Sequence[Cell], table: str) -> list[list[str]]:
-    """One table as the paper has it, header first: rows and columns as there, each cell `paper | ours [interval] mark`.
+    """One table as the paper has it, header first: rows and columns as there, each cell `paper / ours [interval] mark`.
 
     Columns of KEYS that the table does not use are left out. Empty where no cell is of that table.
     """
@@ -187,9 +187,9 @@ def _key_text(value: object) -> str:
 def cell_text(row: dict[str, Any]) -> str:
     """A cell in one line: the paper's number, ours with its interval, and the mark of the verdict."""
     if row["ours"] is None:
-        return f"{row['paper']:.3g} | - {MARKS[row['verdict']]}".rstrip()
+        return f"{row['paper']:.3g} / - {MARKS[row['verdict']]}".rstrip()
     interval = "" if row["interval"] is None else f" [{row['interval'][0]:.3g}, {row['interval'][1]:.3g}]"
-    return f"{row['paper']:.3g} | {row['ours']:.3g}{interval} {MARKS[row['verdict']]}"
+    return f"{row['paper']:.3g} / {row['ours']:.3g}{interval} {MARKS[row['verdict']]}"
 
 
 def latex(found: Sequence[Cell], table: str) -> str:
