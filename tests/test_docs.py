@@ -28,7 +28,8 @@ def test_the_reproduction_lists_no_number_that_the_store_lacks() -> None:
     text = (ROOT / documents.REPRODUCTION).read_text()
     tables = len(re.findall(r"^\| ---", text, re.M))
     assert tables == len(list(documents.reproduced(Store(str(ASSETS), read_only=True)))), "a table without a marker"
-    prose = re.sub(r"```.*?```|`[^`]*`|^    .*$|^\|.*$", "", text, flags=re.S | re.M)
+    prose = re.sub(r"```.*?```", "", text, flags=re.S)
+    prose = re.sub(r"`[^`]*`|^    .*$|^\|.*$", "", prose, flags=re.M)
     store, ours, theirs = Store(str(ASSETS), read_only=True), set(), set()
     for of in reproduce.PROTOCOLS.values():
         values: list[float] = []

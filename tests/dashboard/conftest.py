@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from dashboard import loaders
@@ -21,6 +20,9 @@ PAGES = (
     "train", "runs",
 )  # fmt: skip
 
+LISTINGS = (  # that look at the store or the data again
+    loaders._listed, loaders._available, loaders._runs, loaders._contents, loaders._nearest,
+)  # fmt: skip
 Open = Callable[..., AppTest]
 
 
@@ -78,7 +80,8 @@ def open_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: FakeEngin
     def start(page: str, store: Path, **query: str | list[str]) -> AppTest:
         monkeypatch.setenv("TIER_STORE", str(store))
         monkeypatch.setenv("TIER_DEMO_STORE", str(tmp_path / "no_demo"))
-        st.cache_data.clear()
+        for listing in LISTINGS:  # what else is cached is so under the keys of the results that it is made from
+            listing.clear()
         test = AppTest.from_file(str(APP), default_timeout=30)
         if page != "overview":
             test.switch_page(f"../pages/{page}.py")

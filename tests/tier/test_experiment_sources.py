@@ -262,17 +262,20 @@ class TestMadeAndServed:
         told: list[Any] = []
         teach = distillation.DistillationDefense.teach
 
-        def note(self: Any, models: Any, members: Any, seen: Any) -> None:
-            told.append((models, members, seen))
-            teach(self, models, members, seen)
+        def note(self: Any, models: Any, seen: Any) -> None:
+            told.append((models, seen))
+            teach(self, models, seen)
 
         monkeypatch.setattr(distillation.DistillationDefense, "teach", note)
         experiment.ensure(store, "train", e)
-        ((models, members, seen),) = told
+        ((models, seen),) = told
         assert seen.shape == (3, 40) and (seen.sum(0) == 2).all()  # all teachers but one have seen it
+        whole, _ = experiment.model_sets(experiment.pin(store, e).data, e.split)
         for row, run in zip(seen, experiment.sources(e).values(), strict=True):
             problem, _ = experiment.model_sets(experiment.pin(store, run).data, run.split)
-            assert torch.equal(members[row], problem.members)  # in the order of the members, of which a part keeps it
+            assert torch.equal(
+                whole.members[row], problem.members
+            )  # in the order of the members, of which a part keeps it
         assert len(models) == 3
 
     def test_nothing_is_trained_twice(self, store: Store, counted: Counter[str]) -> None:

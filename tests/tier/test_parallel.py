@@ -138,6 +138,7 @@ def _labels(count: int) -> Tensor:
     return torch.arange(count) % 4
 
 
+@pytest.mark.slow
 class TestLayers:
     """BatchNorm, dropout and TIER's variance, shared out, against PyTorch's own on the joined batch."""
 
@@ -211,6 +212,7 @@ class TestTheSameTraining:
 # ---- real runs
 
 
+@pytest.mark.slow
 def test_three_processes_train_as_one_and_resume_to_the_same_bits() -> None:
     kept: dict[int, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     hooks = Hooks(checkpoint=lambda state: kept.update({state.epoch: (state.tensors(), list(state.events))}))
@@ -264,6 +266,7 @@ def test_a_killed_process_ends_the_run_with_an_error() -> None:
     assert not dist.is_initialized()
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_process_that_does_not_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_GRACE", 0.5)

@@ -32,14 +32,15 @@ def publish(work: Store, target: Store) -> Iterator[str]:
     What `target` has and `work` has not, or not as fully, is kept. Nothing is written where nothing changes.
     """
     for of in PROTOCOLS.values():
-        reader, known = Reader(work, of, None), published(target, of)
+        reader, known, told = Reader(work, of, None), published(target, of), published(work, of)
         made: dict[str, Any] = dict(known)
         for number in paper.of(of.dataset):
-            measured = fill(reader.measured(number.place), reader, number.place, known)
+            measured = fill(reader.measured(number.place), reader, number.place, told)
+            measured = fill(measured, reader, number.place, known)
             if measured.refused != reader.absent:
                 made[_name(number.place)] = {**measured.as_json(), "sources": reader.sources(number.place)}
         before = _published_runs(target, of)
-        rows = {row["key"]: row for row in _records(measured_alternatives(work, of))}
+        rows = {row["key"]: row for row in _records(alternatives(work, of))}
         runs = before | {key: row for key, row in rows.items() if not pd.isna(list(row.values())).any()}
         if made == known and runs == before:
             continue
