@@ -372,6 +372,7 @@ def steps(house: House, keys: list[str]) -> list[str]:
 @pytest.mark.engine
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:no trajectory feature separates")
+@pytest.mark.slow
 def test_a_sweep_on_the_cluster_gives_what_this_process_computes(shared: Store, tmp_path: Path) -> None:
     alone = Store(tmp_path / "alone")
     plain = tiny(Defense(name="tier_reg", tier=Tier(warmup=1)), **{"train.epochs": 3})
