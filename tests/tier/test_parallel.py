@@ -30,6 +30,8 @@ from tier.defenses.tier import drop_variance
 from tier.store import Store
 from tier.training import Diverged, Hooks, Problem, State, start
 
+pytestmark = pytest.mark.xdist_group("parallel")  # the trainings that most tests look at are made once
+
 MEMBERS = 23  # batches of 7, 7, 7 and 2: uneven for two processes, and one of three has nothing of the last
 TRAIN = Train(epochs=4, batch_size=7, learning_rate=3e-3, threads=1)
 FULL = Defense(name="tier_full", tier=Tier(warmup=1))
