@@ -88,6 +88,7 @@ def shown(page: Page) -> tuple[str, str]:
     return slider.get_attribute("aria-valuetext") or "", page.get_by_text("members found,").first.inner_text()
 
 
+@pytest.mark.slow
 def test_another_attack_brings_its_own_threshold_and_the_address_reopens_it(url: str, view: View) -> None:
     page = view(f"{url}?view=Threshold&explainer=LIME")
     first, _ = shown(page)

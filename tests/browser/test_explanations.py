@@ -43,6 +43,7 @@ def test_the_sheet_is_saved_as_png_svg_and_pdf(url: str, view: View) -> None:
         assert len(content) > 10_000
 
 
+@pytest.mark.slow
 def test_the_worst_triplet_is_one_click_from_the_averages(url: str, view: View) -> None:
     page = view(f"{url}?view=On+average")
     page.get_by_role("button", name=re.compile("^.*Worst")).click()

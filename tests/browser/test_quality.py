@@ -24,6 +24,7 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{serve(root)}/quality"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("theme", "width"), [("light", 420), ("dark", 1440)])
 def test_a_link_opens_a_complete_page(url: str, view: View, theme: str, width: int) -> None:
     page = view(f"{url}?metric=Sufficiency&explainer=SHAP&judged=Undefended&judged=TIER+Full", theme, width)

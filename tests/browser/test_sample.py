@@ -134,6 +134,7 @@ def shown(page: Page) -> str:
     return alt.split(" for the class")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", [False, True], ids=["clicked", "linked"])
 def test_a_triplets_link_to_sample_keeps_image_and_explainer(kept: str, view: View, linked: bool) -> None:
     page = view(f"{kept}/explanations?explainer=LIME" if linked else f"{kept}/explanations")
@@ -160,6 +161,7 @@ def test_a_triplets_link_to_sample_keeps_image_and_explainer(kept: str, view: Vi
     assert "/explanations" in page.url
 
 
+@pytest.mark.slow
 def test_a_link_to_a_row_becomes_one_to_its_number(kept: str, view: View) -> None:
     page = view(f"{kept}/sample?row={CARDS[3]}&explainer=LIME")
     assert asked(page, "sample") == ["4"]

@@ -37,6 +37,7 @@ def place(page: Page, text: str) -> tuple[float, float]:
     return x, y
 
 
+@pytest.mark.slow
 def test_a_click_on_a_point_shows_it_and_the_link_reopens_it(url: str, view: View) -> None:
     page = view(url)
     page.wait_for_selector(".stPlotlyChart .main-svg")

@@ -713,6 +713,8 @@ def command(*arguments: str, cache: Path) -> subprocess.Popen[str]:
         [sys.executable, "-m", "tier", *arguments],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"COLUMNS": "200", "XDG_CACHE_HOME": str(cache)},
+        # tests that were started in the background of a script ignore Ctrl-C, and their children with them
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

@@ -305,6 +305,7 @@ def test_everything_goes_away_once_and_nothing_is_lost_or_computed_twice(
     house.close()
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_cluster_that_grows_by_itself_grows_with_what_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: Path
