@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboard.words import class_name, of_hundred, percent
+from dashboard.words import capital, class_name, of_hundred, percent
 from tier import figures, tables
 from tier.metrics import clopper_pearson
 
@@ -100,7 +100,7 @@ def _beside(found: Found) -> str:
         more = _against(rivals.over_gap) if rivals is not None else _against(_apart(found))
         parts.append(f"one who only sees whether the answer is correct gets **{100 * found.gap:.0f}**{more}")
     text = "; ".join(parts)
-    text = f"{text[:1].upper()}{text[1:]}." if text else ""
+    text = f"{capital(text)}." if text else ""
     return text if rivals is None else f"{text} {_worth(rivals)} {_strongest(rivals)}".strip()
 
 

@@ -382,7 +382,7 @@ def _step_text(job: Job, source: str) -> str:
     if job.step == "reading the images" and source == "signs":
         return "Drawing the images"
     step = state.plain(job.step, 200)
-    return step[:1].upper() + step[1:]
+    return words.capital(step)
 
 
 def _ended(job: Job) -> None:

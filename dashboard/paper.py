@@ -158,7 +158,7 @@ def beside(view: View) -> None:
     rows = dots(cells)
     start = chance(quantity)
     shown = figures.attack_dots(
-        rows, _capital(QUANTITIES[quantity]), "open: the paper · filled: here, with its 95 % interval",
+        rows, words.capital(QUANTITIES[quantity]), "open: the paper · filled: here, with its 95 % interval",
         QUANTITIES[quantity], start,
     )  # fmt: skip
     components.chart(
@@ -181,11 +181,6 @@ def conditions(view: View, cells: Sequence[reproduce.Cell]) -> str:
     seeds = sorted({seed for cell in cells for seed in cell.ours.seeds})
     told = [f"data: {preset}", *shared, f"seeds: {', '.join(map(str, seeds))}" if seeds else ""]
     return " · ".join(part for part in told if part)
-
-
-def _capital(text: str) -> str:
-    """A capital at the start; the rest, which may hold names, as it is."""
-    return text[:1].upper() + text[1:]
 
 
 def dots(cells: Sequence[reproduce.Cell]) -> pd.DataFrame:
@@ -224,11 +219,14 @@ def chance(quantity: str) -> float | None:
 def told(cells: Sequence[reproduce.Cell], quantity: str) -> str:
     """The numbers of one quantity in a sentence: how many agree, and the one that is farthest apart."""
     counts = reproduce.counts(cells)
-    far = max(cells, key=lambda cell: cell.difference or 0.0)
+    far = max(cells, key=lambda cell: (cell.verdict != "agrees", cell.difference or 0.0))
     said = [f"{count} {name}" for name, count in counts.items() if count]
+    counted = f"{words.capital(quantity)}: {', '.join(said)}."
+    if far.verdict == "agrees":  # then all do
+        return counted
     return (
-        f"{_capital(quantity)}: {', '.join(said)}. Farthest apart: {row_name(far)}, where the paper has "
-        f"{far.number.value:g} and this code {far.ours.value:.3g}."
+        f"{counted} Farthest apart: {row_name(far)}, where the paper has {far.number.value:g} and this code "
+        f"{far.ours.value:.3g}."
     )
 
 

@@ -125,6 +125,11 @@ STAKES = (
 )
 
 
+def capital(text: str) -> str:
+    """A capital at the start; the rest, which may hold names, as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def flat(text: str) -> str:
     """A text written over several lines as one."""
     return " ".join(text.split())

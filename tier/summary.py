@@ -199,14 +199,14 @@ def _cells(of: dict[str, Any]) -> dict[str, str]:
         "audit balanced accuracy": "audit_balanced_accuracy", "audit AUC": "audit_auc",
         "gap balanced accuracy": "gap_balanced_accuracy", "loss AUC": "loss_auc",
     }  # fmt: skip
-    cells = {column: _cell(of[figure], of["intervals"][figure]) for column, figure in shown.items()}
+    cells = {column: interval_text(of[figure], of["intervals"][figure]) for column, figure in shown.items()}
     factor = "" if of["overhead"] is None else f" ({of['overhead']:.2f} x)"
-    cells["seconds per epoch (over plain)"] = _cell(of["seconds_per_epoch"], None) + factor
+    cells["seconds per epoch (over plain)"] = interval_text(of["seconds_per_epoch"], None) + factor
     best = of["battery"]
     cells["best attack"] = "-"
     if best is not None:
         of_few = f" (of {len(best['attacks'])} only)" if ONE_OF_FEW in of["refused"] else ""
-        value = _cell(best["balanced_accuracy"], best["interval"])
+        value = interval_text(best["balanced_accuracy"], best["interval"])
         cells["best attack"] = f"{_label(best['attack'], best)}: {value}{of_few}"
     return cells | {"seeds": ", ".join(map(str, of["seeds"]))}
 
@@ -228,7 +228,8 @@ def as_markdown(table: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _cell(value: float | None, interval: list[float] | None) -> str:
+def interval_text(value: float | None, interval: list[float] | None) -> str:
+    """A figure with its interval, `0.873 [0.856, 0.888]`; a dash where there is none."""
     if value is None:
         return "-"
     return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
@@ -398,8 +399,8 @@ def _by_explainer(
 
 def _likeness_cells(entry: dict[str, Any], metric: str) -> list[str]:
     of, right = entry[metric], entry["correct"][metric]
-    controls = [_cell(of[name], of[f"{name}_interval"]) for name in CONTROLS]
-    return [_cell(of["mean"], of["interval"]), *controls, _cell(right["mean"], right["interval"])]
+    controls = [interval_text(of[name], of[f"{name}_interval"]) for name in CONTROLS]
+    return [interval_text(of["mean"], of["interval"]), *controls, interval_text(right["mean"], right["interval"])]
 
 
 def _likeness(tables: dict[int, pd.DataFrame | None]) -> dict[str, Any]:
@@ -601,10 +602,10 @@ def quality_rows(summary: dict[str, dict[str, dict[str, Any]]]) -> list[list[str
 
 def _judged_cells(entry: dict[str, Any], metric: str) -> list[str]:
     of = entry[metric]
-    controls = [_cell(of[name], of[f"{name}_interval"]) for name in QUALITY_CONTROLS]
-    groups = [_cell(entry[group][metric]["mean"], entry[group][metric]["interval"]) for group in GROUPS]
-    moved = [_cell(of[name], of[f"{name}_interval"]) for name in ("change", "other_seed")]
-    return [_cell(of["mean"], of["interval"]), *controls, *groups, str(of["n"]), *moved]
+    controls = [interval_text(of[name], of[f"{name}_interval"]) for name in QUALITY_CONTROLS]
+    groups = [interval_text(entry[group][metric]["mean"], entry[group][metric]["interval"]) for group in GROUPS]
+    moved = [interval_text(of[name], of[f"{name}_interval"]) for name in ("change", "other_seed")]
+    return [interval_text(of["mean"], of["interval"]), *controls, *groups, str(of["n"]), *moved]
 
 
 # ---- attacks
@@ -881,8 +882,11 @@ def _ranked(leaves: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]
 def _leaf_cells(leaf: dict[str, Any] | None) -> list[str]:
     if leaf is None:
         return ["-"] * len(_LEAF_HEADER)
-    cells = [_cell(leaf["balanced_accuracy"], leaf["interval"]), _cell(leaf["balanced_accuracy_calibrated"], None)]
-    cells.append(_cell(leaf["auc"], leaf["auc_interval"]))
+    cells = [
+        interval_text(leaf["balanced_accuracy"], leaf["interval"]),
+        interval_text(leaf["balanced_accuracy_calibrated"], None),
+    ]
+    cells.append(interval_text(leaf["auc"], leaf["auc_interval"]))
     counts = leaf["counts_at_0.01"]
     if leaf["tpr_at_0.01"] is None or counts is None:
         return [*cells, "-"]

@@ -50,6 +50,10 @@ def test_the_farthest_number_is_named() -> None:
     )
 
 
+def test_none_is_farthest_where_all_agree() -> None:
+    assert page.told(CELLS[:1], "test accuracy") == "Test accuracy: 1 agrees."
+
+
 def test_dots_are_the_two_numbers() -> None:
     rows = page.dots(CELLS[:2])
     assert list(rows["value"]) == [0.7, 0.71, 0.7, 0.40]

@@ -113,7 +113,5 @@ def alternative_rows(table: pd.DataFrame) -> list[list[str]]:
 
 
 def _cell(row: dict[Any, Any], name: str) -> str:
-    if pd.isna(row[name]):
-        return "-"
-    interval = "" if pd.isna(row[f"{name}_low"]) else f" [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]"
-    return f"{row[name]:.3f}{interval}"
+    value, low, high = (None if pd.isna(row[key]) else float(row[key]) for key in (name, f"{name}_low", f"{name}_high"))
+    return summary.interval_text(value, None if low is None or high is None else [low, high])
