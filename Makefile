@@ -4,7 +4,7 @@ SHELL := /bin/sh
 
 PYTHON ?= python3
 PORT ?= 8501
-# tests at a time where tests do not start processes of their own
+# tests at a time
 JOBS ?= 2
 # least share of lines of tier, dashboard and pages that the quick tests run, in percent
 COVERAGE ?= 85
@@ -15,7 +15,7 @@ REQUIREMENTS := requirements.txt requirements-dev.txt
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# Quick tests run side by side; those that start engines or a browser use every core already and run one by one.
+# Quick tests run side by side. Those that start engines or a browser wait more than they compute: a file at a time each.
 QUICK := not slow and not browser and not engine
 HEAVY := (browser or engine) and not slow
 
@@ -51,7 +51,7 @@ test: setup chromium  ## every test but the slow ones, in a browser too
 ifndef QUICK_DONE
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
 endif
-	$(BIN)/python -m pytest -m "$(HEAVY)"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "$(HEAVY)"
 
 test-quick: setup  ## the tests that start neither an engine nor a browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
