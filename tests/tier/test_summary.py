@@ -24,7 +24,6 @@ from tier.summary import (
     LEAK,
     LEAVES,
     UTILITY,
-    _one_sided,
     as_markdown,
     attack_rows,
     attack_runs,
@@ -48,6 +47,7 @@ from tier.summary import (
     variant_rows,
     variant_runs,
 )
+from tier.summary.of_scores import _one_sided
 
 SUFFIX = {"mean": "", "shuffled": "_shuffled", "second_seed": "_second_seed"}
 PRESET = Preset(
