@@ -11,6 +11,7 @@ from scipy.stats import norm
 from tier import experiment, figures, gallery, presets
 from tier import metrics as merits
 from tier.config import STRENGTHS, Experiment, Inspect
+from tier.experiment import inputs
 from tier.presets import Preset
 from tier.store import Store
 
@@ -187,7 +188,7 @@ def add_path(store: Store, one: Experiment) -> None:
 
 def pinned(store: Store, preset: Preset) -> Preset:
     """The preset with a made-up fingerprint where it has none, which the store then remembers, as after a first run."""
-    with mock.patch.object(experiment, "dataset", return_value=SimpleNamespace(fingerprint="0" * 64)):
+    with mock.patch.object(inputs, "dataset", return_value=SimpleNamespace(fingerprint="0" * 64)):
         return preset.model_copy(update={"experiment": experiment.pin(store, preset.experiment, load=True)})
 
 

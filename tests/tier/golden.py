@@ -2,6 +2,10 @@
 
 `python -m tests.tier.golden` rewrites `golden.json`. Do that only after raising the version of each stage in
 `tier.experiment.STAGES` whose results changed, or after making sure that they did not.
+
+What counts as a stage's code: its own function; all else that is no stage's function in the file of `tier/experiment/`
+where that stands, and in those that this file imports, in turn; and the files named in `SOURCES`. `stages.py` does not
+count, which decides when something is computed and not what, nor `pipeline.py`, whose table shows in the keys.
 """
 
 import ast
@@ -14,6 +18,7 @@ from tier.config import Experiment
 
 FILE = Path(__file__).with_name("golden.json")
 ROOT = Path(__file__).resolve().parents[2] / "tier"
+PIPELINE = ROOT / "experiment"
 INPUT = ("splits.py", "data/*.py", "runtime.py")
 TRAINING = (*INPUT, "training.py", "perturbation.py", "models/*.py", "defenses/*.py", "explainers/base.py")
 EXPLAINING = (
@@ -66,24 +71,37 @@ def code() -> dict[str, str]:
 
 
 def _hash(stage: str, patterns: tuple[str, ...]) -> str:
-    digest = hashlib.sha256(_pipeline(stage).encode())
+    digest = hashlib.sha256(pipeline(stage).encode())
     for pattern in patterns:
         for path in sorted(ROOT.glob(pattern)):
             digest.update(_bare(path.read_text()).encode())
     return digest.hexdigest()
 
 
-def _pipeline(stage: str) -> str:
-    """The stage's function in experiment.py, and all there that is no stage's own: helpers and constants."""
-    tree = ast.parse((ROOT / "experiment.py").read_text())
-    others = {f"_{name}" for name in experiment.STAGES} - {f"_{stage}"}
-    names = {  # what decides when, not what
-        "STAGES", "find", "ensure", "pin", "key", "_compute", "_device", "Unmeasured", "_undecided",
-        "_settled", "_pinned", "_auto", "_with_inference", "_with_fingerprint",
-    }  # fmt: skip
-    kept = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name not in others | names]
-    constants = [n for n in tree.body if isinstance(n, ast.Assign)]
+def pipeline(stage: str) -> str:
+    """The stage's function, and all that is no stage's own in its file and in those that this imports."""
+    functions = {name: (of.compute.__module__, of.compute.__name__) for name, of in experiment.STAGES.items()}
+    others = {function for name, (_, function) in functions.items() if name != stage}
+    files = _imported(functions[stage][0].removeprefix("tier.experiment."))
+    nodes = [node for path in files for node in ast.parse(path.read_text()).body]
+    kept = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name not in others]
+    constants = [n for n in nodes if isinstance(n, ast.Assign | ast.AnnAssign)]
     return _bare("\n".join(ast.unparse(node) for node in [*constants, *kept]))
+
+
+def _imported(name: str) -> list[Path]:
+    """A file of the pipeline and those that it imports, directly or not, but for `stages.py`; in alphabetical order."""
+    found, waiting = set(), [name]
+    while waiting:
+        if (one := waiting.pop()) in found or one == "stages":
+            continue
+        found.add(one)
+        for node in ast.walk(ast.parse((PIPELINE / f"{one}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "tier.experiment":
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tier.experiment."):
+                waiting.append(str(node.module).removeprefix("tier.experiment."))
+    return [PIPELINE / f"{one}.py" for one in sorted(found)]
 
 
 def _bare(source: str) -> str:

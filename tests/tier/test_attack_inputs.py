@@ -17,6 +17,7 @@ from tier import experiment, signals
 from tier.attacks import ATTACKS
 from tier.config import Defense, Experiment
 from tier.data import Dataset
+from tier.experiment import explaining, inputs, training
 from tier.splits import SplitError
 from tier.store import Store
 from tier.tables import class_leaks
@@ -38,7 +39,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], object]) -> 
     """Every model is changed by `change` right after its training."""
     import torch
 
-    fit = experiment._fit
+    fit = training._fit
 
     def fit_and_break(*arguments: Any, **options: Any) -> Any:
         state = fit(*arguments, **options)
@@ -46,7 +47,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], object]) -> 
             change(state.model)
         return state
 
-    monkeypatch.setattr(experiment, "_fit", fit_and_break)
+    monkeypatch.setattr(training, "_fit", fit_and_break)
 
 
 def with_data(monkeypatch: pytest.MonkeyPatch, e: Experiment, change: Callable[[Dataset], Dataset]) -> Experiment:
@@ -54,7 +55,7 @@ def with_data(monkeypatch: pytest.MonkeyPatch, e: Experiment, change: Callable[[
     named = e.set({"data.signs.seed": 77})
     made = change(experiment.dataset(named.data))
     experiment.model_sets.cache_clear()
-    monkeypatch.setattr(experiment, "dataset", lambda data, context=None: made)
+    monkeypatch.setattr(inputs, "dataset", lambda data, context=None: made)
     return named.set({"data.fingerprint": made.fingerprint})
 
 
@@ -131,7 +132,7 @@ class TestNanMaps:
     @pytest.fixture
     def holed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The maps of every model's first three images are NaN; its outputs are as they were."""
-        attributions = experiment._attributions
+        attributions = explaining.attributions
 
         def with_holes(*arguments: Any) -> np.ndarray:
             maps = attributions(*arguments).copy()
@@ -148,7 +149,7 @@ class TestNanMaps:
                 values[:3] = np.nan if output != "loss" else values[:3]
             return found
 
-        monkeypatch.setattr(experiment, "_attributions", with_holes)
+        monkeypatch.setattr(explaining, "attributions", with_holes)
         monkeypatch.setattr(signals, "gradient_statistics", with_holes_too)
 
     def test_of_a_model_of_nan_stop_the_attack(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +266,7 @@ class TestDuplicates:
         used = np.concatenate(
             [experiment.model_sets(run.data, run.split)[1] for run in (e, experiment.shadow(e, True))]
         )
-        images = experiment.dataset(e.data).images[used]
+        images = inputs.dataset(e.data).images[used]
         assert len(used) == 240 and len({image.tobytes() for image in images}) == 240
         scores = experiment.ensure(store, "attack", e).frame("scores.parquet")
         assert set(scores["index"]) <= set(used.tolist()) and not scores["index"].duplicated().any()

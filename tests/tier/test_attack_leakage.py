@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.tier.test_experiment import attacked
 from tier import experiment, signals, training
 from tier.attacks import ATTACKS, agp
 from tier.config import Defense, Experiment
+from tier.experiment import attacking, auditing, battery
 from tier.metrics import best_threshold
 from tier.store import Store
 
@@ -26,24 +28,27 @@ def store(tmp_path: Path) -> Store:
 
 
 def relabelled(
-    monkeypatch: pytest.MonkeyPatch, name: str, rows: Callable[[Experiment, pd.DataFrame], np.ndarray]
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    name: str,
+    rows: Callable[[Experiment, pd.DataFrame], np.ndarray],
 ) -> None:
     """Let a helper of the stages call members non-members, and the reverse, in the rows that `rows` names."""
-    honest = getattr(experiment, name)
+    honest = getattr(module, name)
 
     def lying(store: Store, e: Experiment, *rest: Any) -> Any:
         measured, table = honest(store, e, *rest)
         member = table["member"].to_numpy(bool)
         return measured, table.assign(member=member ^ rows(e, table))
 
-    monkeypatch.setattr(experiment, name, lying)
+    monkeypatch.setattr(module, name, lying)
 
 
 def judged(e: Experiment, table: pd.DataFrame) -> np.ndarray:
     """All rows of the target; of the shadow those that the attack is tested on."""
     if e.split.role == "target":
         return np.ones(len(table), bool)
-    _, test = experiment._attack_rows(e, table["index"].to_numpy())
+    _, test = attacking.attack_rows(e, table["index"].to_numpy())
     return np.isin(np.arange(len(table)), test)
 
 
@@ -57,7 +62,7 @@ def test_the_attack_does_not_look_at_whose_members_it_is_judged_on(
 ) -> None:
     e = attacked()
     metrics, scores = attack_of(e, tmp_path / "honest")
-    relabelled(monkeypatch, "_features", judged)
+    relabelled(monkeypatch, auditing, "features_of", judged)
     again, others = attack_of(e, tmp_path / "lying")
     assert again["alpha"] == metrics["alpha"] and again["validation_auc"] == metrics["validation_auc"]
     assert again["target"]["threshold"] == metrics["target"]["threshold"] == metrics["attack_test"]["threshold"]
@@ -92,7 +97,7 @@ def test_alpha_and_the_threshold_come_from_attack_train(store: Store, monkeypatc
 def test_the_battery_does_not_look_at_the_target_s_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     e = attacked()
     honest = experiment.ensure(Store(str(tmp_path / "honest")), "battery", e)
-    relabelled(monkeypatch, "_signals", lambda e, table: np.full(len(table), e.split.role == "target"))
+    relabelled(monkeypatch, battery, "_signals", lambda e, table: np.full(len(table), e.split.role == "target"))
     lying = experiment.ensure(Store(str(tmp_path / "lying")), "battery", e)
     for name in set(ATTACKS) - {"agp"}:
         np.testing.assert_array_equal(lying.frame("scores.parquet")[name], honest.frame("scores.parquet")[name])

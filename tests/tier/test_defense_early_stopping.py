@@ -18,6 +18,7 @@ from tests.tier.training_runs import (
 from tier import checkpoints, data, experiment, figures
 from tier.config import Defense, EarlyStopping, Experiment
 from tier.context import Context
+from tier.experiment import training
 from tier.store import Store
 
 
@@ -91,7 +92,7 @@ class TestInTheStore:
         """Whether it died after the first epoch, or after the last before the result was written."""
         left: dict[int, Any] = {}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(experiment, "CHECKPOINT_SHARE", 0)
+            patch.setattr(training, "CHECKPOINT_SHARE", 0)
             patch.setattr(checkpoints, "save", lambda store, name, epoch, files: left.setdefault(epoch, files))
             whole = experiment.ensure(Store(str(tmp_path / "whole")), "train", tiny)
         assert list(left) == [1, 2]

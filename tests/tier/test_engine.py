@@ -26,6 +26,7 @@ from tier.config import Data, Defense, Experiment, Tier, Train
 from tier.context import Cancelled, Context, Waiting
 from tier.engine import Client, Engine, Job, Reporter, hopeless, kind, remaining, run_job, without_paths
 from tier.environment import DATA_ROOT
+from tier.experiment import stages as computing
 from tier.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -961,8 +962,8 @@ def test_what_is_read_is_looked_up_before_any_work(tmp_path: Path, monkeypatch: 
     store = Store(tmp_path)
     e = stages.pin(store, tiny(**{"battery.references": 6}), load=True)
     computed: list[str] = []
-    real = stages._compute
-    monkeypatch.setattr(stages, "_compute", lambda *a: computed.append(a[1]) or real(*a))
+    real = computing._compute
+    monkeypatch.setattr(computing, "_compute", lambda *a: computed.append(a[1]) or real(*a))
     lease = f"train-{stages.key('train', stages.reference(e, 5))}"
     with store.lease(lease) or pytest.fail("the lease is not free"), pytest.raises(Waiting, match=lease):
         stages.ensure(store, "battery", e, Context(waits=False))

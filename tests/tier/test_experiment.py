@@ -16,6 +16,7 @@ import pytest
 from tier import checkpoints, experiment, presets
 from tier.config import EXPLAINER_SETTINGS, Augmentation, Defense, Experiment, Model, Tier
 from tier.context import Cancelled, Context
+from tier.experiment import inspecting
 from tier.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,7 +220,7 @@ def test_a_gallery_shows_what_made_the_curves(store: Store, monkeypatch: pytest.
 
     from tier import gallery, trajectories
 
-    monkeypatch.setattr(experiment, "GALLERY", 5)
+    monkeypatch.setattr(inspecting, "GALLERY", 5)
     e = tiny(**{"explain.name": "smoothgrad", "explain.samples": 4})
     found = experiment.ensure(store, "gallery", e)
     frame = found.frame("gallery.parquet")

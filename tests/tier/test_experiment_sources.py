@@ -13,6 +13,7 @@ from tier import experiment, runtime, splits
 from tier.config import Defense, Distillation, EnsemblePartition, Experiment
 from tier.context import Cancelled, Context
 from tier.defenses.ensemble_partition import Ensemble
+from tier.experiment import inputs, stages
 from tier.store import Store
 
 # tiny undertrained nets leak nothing, which the audit says
@@ -36,13 +37,13 @@ def store(tmp_path: Path) -> Store:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each stage was computed, by its name and key."""
     made: Counter[str] = Counter()
-    compute = experiment._compute
+    compute = stages._compute
 
     def count(store: Store, stage: str, name: str, *rest: Any) -> Any:
         made[f"{stage} {name}"] += 1
         return compute(store, stage, name, *rest)
 
-    monkeypatch.setattr(experiment, "_compute", count)
+    monkeypatch.setattr(stages, "_compute", count)
     return made
 
 
@@ -132,7 +133,7 @@ class TestParts:
 
         source = experiment.dataset(experiment.pin(store, tiny(), load=True).data)
         tracks = source.labels * 1000 + np.arange(len(source.labels)) // 16
-        monkeypatch.setattr(experiment, "dataset", lambda *_: replace(source, groups=tracks))
+        monkeypatch.setattr(inputs, "dataset", lambda *_: replace(source, groups=tracks))
         experiment.model_sets.cache_clear()
         dealt = [
             self.rows(store, **{"split.group_disjoint": True, "split.parts": 2, "split.part": part}) for part in (0, 1)
@@ -205,7 +206,7 @@ class TestSources:
 
     def test_they_are_parents(self) -> None:
         e = tiny(ensemble()).set({"data.fingerprint": "0" * 64})
-        keys = experiment._parents("train", e)
+        keys = stages._parents("train", e)
         assert set(keys) == {"split", "part 0", "part 1", "part 2"}
         assert keys["part 1"] == experiment.key("train", experiment.sources(e)["part 1"])
 

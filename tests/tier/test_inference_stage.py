@@ -13,6 +13,7 @@ from tier import experiment, inference, presets
 from tier.config import Audit, Defense, Experiment, Explain, Trajectory
 from tier.context import Cancelled, Context
 from tier.environment import cpu_model
+from tier.experiment import explaining
 from tier.inference import KINDS
 from tier.store import Result, Store
 
@@ -68,7 +69,7 @@ class TestTheStage:
         plain = e.with_(explain=Explain(), audit=Audit())
         paths, areas = {}, {}
         for kind in KINDS:
-            one = plain.with_(trajectory=Trajectory(inference=kind, images=experiment.MEASURED))
+            one = plain.with_(trajectory=Trajectory(inference=kind, images=explaining.MEASURED))
             paths[kind] = experiment.ensure(store, "trajectory", one).frame("samples.parquet")[PATHS].to_numpy(float)
             areas[kind] = experiment.ensure(store, "audit", one).metrics["crossfit_auc"]
         for kind in KINDS:
@@ -99,7 +100,7 @@ class TestTheStage:
     def test_at_most_so_many_images(
         self, store: Store, speeds: dict[str, float], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(experiment, "MEASURED", 25)
+        monkeypatch.setattr(explaining, "MEASURED", 25)
         assert experiment.ensure(store, "inference", run()).metrics["images"] == 50
 
     def test_it_can_be_stopped(self, store: Store, speeds: dict[str, float]) -> None:

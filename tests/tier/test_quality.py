@@ -26,6 +26,7 @@ from tier.config import (
     Model,
     Quality,
 )
+from tier.experiment import inputs
 from tier.inference import fast
 from tier.quality import (
     chance,
@@ -588,7 +589,7 @@ def test_the_stage_judges_the_stored_maps_beside_controls_that_explainers_share(
 
 def test_data_without_masks_are_refused_localisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = experiment.dataset(tiny().data)
-    monkeypatch.setattr(experiment, "dataset", lambda *args: replace(source, masks=None))
+    monkeypatch.setattr(inputs, "dataset", lambda *args: replace(source, masks=None))
     found = experiment.ensure(Store(str(tmp_path)), "quality", tiny())
     assert found.metrics["refused"] == dict.fromkeys(quality.LOCALISED, quality.NO_MASKS)
     assert set(LOCALISATION) < set(quality.LOCALISED)
