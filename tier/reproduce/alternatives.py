@@ -43,6 +43,24 @@ CHOICES = (
         ("tier_full",),
     ),
     Choice(
+        "variance over the levels",
+        "Algorithm 1 takes the variance of the confidence's fall over the batch, the text over the levels",
+        {"defense.tier.variance": "levels"},
+        ("tier_full",),
+    ),
+    Choice(
+        "lambda grows",
+        "with lambda at its full strength from the warm-up on the model may never learn what is new to it",
+        {"defense.tier.lambda_schedule": "linear"},
+        ("tier_full",),
+    ),
+    Choice(
+        "BatchNorm statistics of clean images",
+        "statistics that masked images share in do not fit the clean ones that models are tested on",
+        {"defense.tier.batchnorm": "clean_statistics"},
+        ("tier_full",),
+    ),
+    Choice(
         "beta 3.0",
         "the caption of Table VIII says 3.0, Table IX goes from 0 to 0.5",
         {"defense.tier.beta": 3.0},
