@@ -126,16 +126,19 @@ class TestNets:
 
 
 class TestOneStep:
+    @pytest.mark.parametrize("mode", ["hooks", "ghost"])
     @pytest.mark.parametrize("architecture", ARCHITECTURES)
-    def test_against_a_loop_over_images(self, architecture: Any) -> None:
+    def test_against_a_loop_over_images(self, architecture: Any, mode: Any) -> None:
         x, y = as_pixels(images(5, 32, 32)), labels(5)
-        self._compare(build(architecture), x, y, 1, None)
+        self._compare(build(architecture), x, y, 1, None, mode)
 
-    @pytest.mark.parametrize("copies", [1, 3])
-    def test_the_mean_of_the_copies_is_clipped_once(self, copies: int) -> None:
-        self._compare(build("small"), as_pixels(images(6)), labels(6), copies, Augmentation())
+    @pytest.mark.parametrize(("copies", "mode"), [(1, "hooks"), (3, "hooks"), (1, "ghost")])
+    def test_the_mean_of_the_copies_is_clipped_once(self, copies: int, mode: Any) -> None:
+        self._compare(build("small"), as_pixels(images(6)), labels(6), copies, Augmentation(), mode)
 
-    def _compare(self, net: nn.Module, x: Tensor, y: Tensor, copies: int, transform: Augmentation | None) -> None:
+    def _compare(
+        self, net: nn.Module, x: Tensor, y: Tensor, copies: int, transform: Augmentation | None, mode: Any
+    ) -> None:
         rows = x.repeat_interleave(copies, 0)
         if transform is not None:
             rows = augment(rows, transform, generator("augmentation", 3, 1))
@@ -143,7 +146,8 @@ class TestOneStep:
         slow = slow_gradients(net, x, y, draws)
         lengths = sorted(map(norm, slow))
         clip = (lengths[2] + lengths[3]) / 2  # some images are clipped, some are not
-        step = Step(net, x, y, DpSgd(epsilon=None, noise=0.3, clip=clip, multiplicity=copies), transform)
+        of = DpSgd(epsilon=None, noise=0.3, clip=clip, multiplicity=copies, grad_sample_mode=mode)
+        step = Step(net, x, y, of, transform)
         draw = generator("privacy", 3, 1)
         for place, fall in enumerate(step.fall):
             clipped = sum(min(1.0, clip / norm(image)) * image[place] for image in slow)
@@ -157,6 +161,14 @@ class TestOneStep:
         torch.testing.assert_close(pieces.fall, whole.fall, rtol=1e-4, atol=1e-6)
         assert pieces.loss == pytest.approx(whole.loss)
 
+    def test_unheld_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ghost = DpSgd(epsilon=None, noise=0.05, grad_sample_mode="ghost")
+        whole = Step(build("small"), as_pixels(images(7)), labels(7), ghost)
+        monkeypatch.setattr(dpsgd, "ROWS", 3)
+        pieces = Step(build("small"), as_pixels(images(7)), labels(7), ghost)
+        torch.testing.assert_close(pieces.fall, whole.fall, rtol=1e-4, atol=1e-6)
+        assert pieces.loss == pytest.approx(whole.loss)
+
     def test_no_image_moves_the_sum_by_more_than_the_clip(self) -> None:
         settings = DpSgd(epsilon=None, noise=0.0, clip=0.01, multiplicity=2)
         x, y = as_pixels(images(6)), labels(6)
@@ -167,8 +179,10 @@ class TestOneStep:
         moved = 10 * norm([a - b for a, b in zip(*falls, strict=True)])
         assert 0.009 < moved <= 0.01 * (1 + 1e-3)
 
-    def test_an_empty_batch_is_noise_alone(self) -> None:
-        step = Step(build("small"), as_pixels(images(0)), labels(0), DpSgd(epsilon=None, noise=0.5, clip=2.0))
+    @pytest.mark.parametrize("mode", ["hooks", "ghost"])
+    def test_an_empty_batch_is_noise_alone(self, mode: Any) -> None:
+        of = DpSgd(epsilon=None, noise=0.5, clip=2.0, grad_sample_mode=mode)
+        step = Step(build("small"), as_pixels(images(0)), labels(0), of)
         draw = generator("privacy", 3, 1)
         for fall in step.fall:
             torch.testing.assert_close(fall, torch.normal(0.0, 1.0, fall.shape, generator=draw) / 10)
@@ -177,6 +191,29 @@ class TestOneStep:
     def test_copies_must_differ(self) -> None:
         with pytest.raises(ValueError, match="copies would be equal"):
             DpSgdDefense(DpSgd(multiplicity=2))
+
+    def test_copies_have_to_be_held(self) -> None:
+        with pytest.raises(ValueError, match="multiplicity to 1, or grad_sample_mode to hooks"):
+            DpSgd(multiplicity=2, grad_sample_mode="ghost")
+
+
+class TestNorms:
+    @pytest.mark.parametrize("side", [3, 16])  # few places, whose products are taken, and many, whose gradient is
+    @pytest.mark.parametrize(
+        "how", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "padding": 2}, {"groups": 3}, {"bias": True}]
+    )
+    def test_of_a_convolution(self, side: int, how: dict[str, Any]) -> None:
+        torch.manual_seed(0)
+        layer = nn.Conv2d(6, 9, 3, **{"bias": False, **how})
+        x = torch.randn(4, 6, side, side)
+        out = layer(x)
+        backprops = torch.randn_like(out)
+        found = dpsgd.convolution_norms(layer, [x], backprops)
+        assert set(found) == set(layer.parameters())
+        for weight, norms in found.items():
+            for image in range(4):
+                own = torch.autograd.grad(layer(x[image : image + 1]), weight, backprops[image : image + 1])
+                assert float(norms[image]) == pytest.approx(norm(list(own)), rel=1e-4)
 
 
 class TestSampling:
@@ -237,17 +274,18 @@ class TestPlain:
             torch.testing.assert_close(state.model.state_dict()[name], value, rtol=1e-3, atol=1e-5)
         assert (net.state_dict()["body.fc.weight"] - before).abs().max() > 0.01
 
-    def test_it_learns(self) -> None:
+    @pytest.mark.parametrize("mode", ["hooks", "ghost"])
+    def test_it_learns(self, mode: Any) -> None:
         train = QUICK.model_copy(update={"epochs": 20})
-        found = column(private(DpSgd(epsilon=None, noise=0.02), train), "train_accuracy")
+        found = column(private(DpSgd(epsilon=None, noise=0.02, grad_sample_mode=mode), train), "train_accuracy")
         assert found[-1] > 0.8
 
 
 class TestLoop:
     @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-    @pytest.mark.parametrize("copies", [1, 2])
-    def test_a_resumed_run_is_the_unbroken_run(self, copies: int, optimizer: Any) -> None:
-        settings = DpSgd(epsilon=None, noise=0.3, multiplicity=copies, optimizer=optimizer)
+    @pytest.mark.parametrize(("copies", "mode"), [(1, "hooks"), (2, "hooks"), (1, "ghost")])
+    def test_a_resumed_run_is_the_unbroken_run(self, copies: int, mode: Any, optimizer: Any) -> None:
+        settings = DpSgd(epsilon=None, noise=0.3, multiplicity=copies, optimizer=optimizer, grad_sample_mode=mode)
         whole = private(settings)
         part = private(settings, until=2)
         again = private(settings, resume=(part.tensors(), json.loads(json.dumps(part.events))))
@@ -277,15 +315,18 @@ class TestLoop:
         assert_same_weights(private(), private())
         assert differ(private(), private(DpSgd(epsilon=None, noise=0.06)))
 
-    def test_nothing_stays_on_the_model(self) -> None:
+    @pytest.mark.parametrize("mode", ["hooks", "ghost"])
+    def test_nothing_stays_on_the_model(self, mode: Any) -> None:
         seen = []
 
         def look(state: State) -> None:
             for module in state.model.modules():
                 seen.append(bool(module._forward_hooks or module._backward_hooks or hasattr(module, "activations")))
-            seen.extend(hasattr(weight, "grad_sample") for weight in state.model.parameters())
+            for name in ("grad_sample", "_norm_sample"):
+                seen.extend(hasattr(weight, name) for weight in state.model.parameters())
 
-        data, defense = problem(), defenses.build(Defense(name="dpsgd_tuned", dpsgd=GENTLE))
+        of = GENTLE.model_copy(update={"grad_sample_mode": mode})
+        data, defense = problem(), defenses.build(Defense(name="dpsgd_tuned", dpsgd=of))
         train = defense.settings(QUICK)
         state = training.fit(data, training.start(data, GROUPED, train), defense, train, Hooks(checkpoint=look))
         training.evaluate(state.model, data)
@@ -295,8 +336,9 @@ class TestLoop:
 
     def test_nothing_stays_after_an_error(self) -> None:
         net = build("small").train()
-        with pytest.raises(IndexError), dpsgd.per_image_gradients(net):
-            F.cross_entropy(net(as_pixels(images(2))), torch.tensor([0, 7]))
+        for hooked in (dpsgd.per_image_gradients(net), dpsgd.per_image_norms(net, 1.0)):
+            with pytest.raises(IndexError), hooked:
+                F.cross_entropy(net(as_pixels(images(2))), torch.tensor([0, 7]))
         assert not any(module._forward_hooks or hasattr(module, "activations") for module in net.modules())
 
     def test_can_be_cancelled(self) -> None:
