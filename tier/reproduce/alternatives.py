@@ -43,6 +43,12 @@ CHOICES = (
         ("tier_full",),
     ),
     Choice(
+        "KL averaged over the classes",
+        "PyTorch's kl_div divides by the 43 classes too unless told not to; this weighs the two terms as that would",
+        {"defense.tier.lambda": 7.0 / 43, "defense.tier.beta": 0.3 * 43},
+        ("tier_full",),
+    ),
+    Choice(
         "variance over the levels",
         "Algorithm 1 takes the variance of the confidence's fall over the batch, the text over the levels",
         {"defense.tier.variance": "levels"},
