@@ -23,13 +23,15 @@ class Choice:
     defenses: tuple[DefenseName, ...] = MODELS
 
 
+_BY_TRACK = {"split.group_disjoint": True, "audit.whole_groups": True}
+_SMALL = {"model.architecture": "small", "model.width": 32}
 CHOICES = (
     Choice("as in the tables", "the protocol as it is", {}, (*MODELS, "tier_reg")),
     Choice(
         "split by track",
         "near-identical frames of a track fall on both sides of a random split, which makes non-members look like "
         "members",
-        {"split.group_disjoint": True, "audit.whole_groups": True},
+        _BY_TRACK,
     ),
     Choice(
         "AdamW, 0.001",
@@ -89,6 +91,13 @@ CHOICES = (
         "the paper's other net",
         {"model.architecture": "mobilenet_v2"},
     ),
+    Choice(
+        "the small net",
+        "it looks at every pixel, as the CIFAR stem does, where the ImageNet stem leaves an eighth of the resolution",
+        _SMALL,
+        ("none", "augmentation", "tier_reg", "tier_full"),
+    ),
+    Choice("the small net, split by track", "both at once", _SMALL | _BY_TRACK),
     Choice(
         "CIFAR stem, 10 epochs",
         "the paper does not say which stem; this one is ten times as slow, so fewer epochs",
