@@ -5,7 +5,10 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+
+import pandas as pd
 
 from tests.tier import null_attacks
 from tier import presets, reproduce
@@ -45,18 +48,29 @@ def tables() -> Iterator[tuple[str, str, str]]:
         ("attack", attack_rows), ("battery", battery_rows), ("parts", part_rows), ("variants", variant_rows)
     ):  # fmt: skip
         yield "docs/attack.md", f"{name}:signs", as_markdown(rows(made))
-    yield from reproduced(store)
+    yield from reproduced()
 
 
-def reproduced(store: Store) -> Iterator[tuple[str, str, str]]:
+@lru_cache
+def cells(dataset: str) -> list[reproduce.Cell]:
+    """Every number of the paper on a data set beside the shipped one."""
+    return list(reproduce.cells(Store(str(ASSETS), read_only=True), reproduce.protocol(dataset)))
+
+
+@lru_cache
+def alternatives(dataset: str) -> pd.DataFrame:
+    """What the paper leaves open, as the shipped store has it."""
+    return reproduce.alternatives(Store(str(ASSETS), read_only=True), reproduce.protocol(dataset))
+
+
+def reproduced() -> Iterator[tuple[str, str, str]]:
     """The tables of REPRODUCTION.md: of each data set those of which anything was computed."""
-    for dataset, of in reproduce.PROTOCOLS.items():
-        cells = reproduce.cells(store, of)
-        computed = (cell.number.place.table for cell in cells if cell.ours.value is not None)
+    for dataset in reproduce.PROTOCOLS:
+        computed = (cell.number.place.table for cell in cells(dataset) if cell.ours.value is not None)
         for table in (table for table in dict.fromkeys(computed) if table != "II"):  # settings, no findings
-            yield REPRODUCTION, f"reproduce:{dataset}:{table}", as_markdown(reproduce.in_paper_form(cells, table))
-    choices = reproduce.alternatives(store, reproduce.protocol("gtsrb"))
-    yield REPRODUCTION, "alternatives:gtsrb", as_markdown(reproduce.alternative_rows(choices))
+            form = reproduce.in_paper_form(cells(dataset), table)
+            yield REPRODUCTION, f"reproduce:{dataset}:{table}", as_markdown(form)
+    yield REPRODUCTION, "alternatives:gtsrb", as_markdown(reproduce.alternative_rows(alternatives("gtsrb")))
 
 
 def found(document: str, marker: str) -> str | None:

@@ -7,8 +7,6 @@ import pytest
 
 from tests import documents
 from tier import reproduce
-from tier.demo import ASSETS
-from tier.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,17 +25,17 @@ def test_the_reproduction_lists_no_number_that_the_store_lacks() -> None:
     """
     text = (ROOT / documents.REPRODUCTION).read_text()
     tables = len(re.findall(r"^\| ---", text, re.M))
-    assert tables == len(list(documents.reproduced(Store(str(ASSETS), read_only=True)))), "a table without a marker"
+    assert tables == len(list(documents.reproduced())), "a table without a marker"
     prose = re.sub(r"```.*?```", "", text, flags=re.S)
     prose = re.sub(r"`[^`]*`|^    .*$|^\|.*$", "", prose, flags=re.M)
-    store, ours, theirs = Store(str(ASSETS), read_only=True), set(), set()
-    for of in reproduce.PROTOCOLS.values():
+    ours, theirs = set(), set()
+    for dataset in reproduce.PROTOCOLS:
         values: list[float] = []
-        for row in (cell.row() for cell in reproduce.cells(store, of)):
+        for row in (cell.row() for cell in documents.cells(dataset)):
             theirs |= {f"{row['paper']:.{digits}f}" for digits in (1, 2, 3)}
             values += [row["ours"], row["difference"], *(row["interval"] or ())]
             values += [told["value"] for told in row["beside"].values()]
-        values += list(reproduce.alternatives(store, of).select_dtypes("number").to_numpy().ravel())
+        values += list(documents.alternatives(dataset).select_dtypes("number").to_numpy().ravel())
         ours |= {f"{value:.3f}" for value in values if value is not None}
     told = re.findall(r"(?<![\w.])-?\d+\.\d+(?!\d|\.\d)", prose)
     assert any(len(number.split(".")[1]) == 3 for number in told)
