@@ -44,6 +44,8 @@ def around(value: float, half: float = 0.02) -> Measured:
         (0.74, around(0.80), 0.90, Measured(0.79), "unclear"),
         (0.74, around(0.60), 0.745, around(0.80), "contradicts"),  # the paper's did not move
         (0.74, around(0.80), 0.74, around(0.79), "differs"),  # neither moved
+        (0.74, around(0.60), 0.75, around(0.80), "contradicts"),  # both may be 0.745: the paper's did not move
+        (0.74, Measured(0.76, (0.745, 0.78)), None, None, "agrees"),  # 0.745 rounds to 0.74
         (0.74, around(0.60), 0.80, None, "differs"),  # from where ours moved is not stored
     ],
 )

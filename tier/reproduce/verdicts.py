@@ -24,6 +24,7 @@ VERDICTS = {
     "not computed": "not in this store",
 }
 """What a cell says of the paper's number and ours."""
+EXACT = 1e-9  # printed decimals differ by less than this from what floats make of them: 0.75 - 0.74 > 0.01 there
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,13 @@ def verdict(number: Printed, ours: Measured, begin: Printed | None, our_begin: M
     if ours.value is None:
         return "not computed" if ours.refused == Reader.absent else "refused"
     low, high = ours.interval or (ours.value, ours.value)
-    if low - number.half <= number.value <= high + number.half:
+    half = number.half + EXACT
+    if low - half <= number.value <= high + half:
         return "agrees"
     if begin is None or our_begin.value is None:
         return "differs"
     moved = number.value - begin.value
-    theirs = 0 if abs(moved) <= number.half + begin.half else np.sign(moved)
+    theirs = 0 if abs(moved) <= half + begin.half else np.sign(moved)
     first, last = our_begin.interval or (our_begin.value, our_begin.value)
     mine = 1 if low > last else -1 if high < first else 0
     if theirs == mine:
