@@ -374,14 +374,15 @@ def choice_told(known: pd.DataFrame) -> str:
 def _pair_of(known: pd.DataFrame, choice: str) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
     """The undefended and the TIER run of a choice other than the protocol itself.
 
-    A choice that does not act on the undefended model is compared with that of the protocol.
+    A choice that does not concern the undefended model is compared with that of the protocol.
     """
     usual, rows = reproduce.CHOICES[0].name, known[known["choice"] == choice].set_index("defense", drop=False)
     base = known[known["choice"] == usual].set_index("defense", drop=False)
     tier = next((name for name in ("tier_full", "tier_reg") if name in rows.index), None)
     if choice == usual or tier is None:
         return None
-    plain = rows if "none" in rows.index else base
+    own = any("none" in made.defenses for made in reproduce.CHOICES if made.name == choice)
+    plain = rows if own else base
     return (plain.loc["none"].to_dict(), rows.loc[tier].to_dict()) if "none" in plain.index else None
 
 

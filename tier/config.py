@@ -162,7 +162,7 @@ class DpSgd(Config):
     clip: float = Field(1.0, gt=0.0)  # largest L2 norm of one image's gradient
     multiplicity: int = Field(1, ge=1)  # augmented copies of an image whose gradients are averaged (De et al. 2022)
     # how an image's gradient is clipped: held whole, or (ghost) weighted by its norm in a second backward pass, which
-    # gives the same up to rounding and is several times as fast on nets of many weights
+    # gives the same up to rounding, and with T up to which copies are drawn, and is faster on nets of many weights
     grad_sample_mode: Literal["hooks", "ghost"] = "hooks"
     batch_size: int | None = Field(None, ge=1)  # expected; None: the training's
     learning_rate: float | None = Field(None, gt=0.0)  # None: the training's
@@ -179,8 +179,8 @@ class DpSgd(Config):
     def _can_average(self) -> "DpSgd":
         if self.grad_sample_mode == "ghost" and self.multiplicity > 1:
             raise ValueError(
-                "defense.dpsgd.grad_sample_mode=ghost holds no gradient that copies could be averaged in: set "
-                "defense.dpsgd.multiplicity to 1, or grad_sample_mode to hooks"
+                "defense.dpsgd.grad_sample_mode=ghost takes one copy of each image: set defense.dpsgd.multiplicity to "
+                "1, or grad_sample_mode to hooks"
             )
         return self
 

@@ -125,7 +125,7 @@ def _defenses(tier: Tier, **common: Any) -> tuple[Defense, ...]:
 def _rivals(large: bool = False, **common: Any) -> tuple[Defense, ...]:
     """Every other defense of SPEC 6 at its default strength; DP-SGD once as in the paper, once tuned for utility.
 
-    Of a `large` net no image's gradient is held: measured on ResNet-18, ImageNet stem, 13 ms an image instead of 149.
+    On a `large` net DP-SGD as in the paper holds no image's gradient, which is faster (bench/dpsgd.py).
     """
     # Measured on `signs`, test accuracy and loss AUC. Tuned: 0.52 and 0.54; one copy is more accurate and leaks more
     # (0.57 and 0.61 with batches of 64), four are slower (0.50 and 0.53). Epsilon 100, for which the paper gives no

@@ -114,14 +114,16 @@ def test_choices_are_counted_by_intervals_that_are_apart() -> None:
 
     usual = reproduce.CHOICES[0].name
     whole = [*lines(usual, 0.7, 0.9), *lines("a", 0.8, 0.6), *lines("b", 0.6, 0.8), *lines("c", 0.7, 0.71)]
-    # of d TIER alone was trained: it is compared with the protocol's undefended model; of e the undefended one alone
-    table = pd.DataFrame([*whole, lines("d", 0.9, 0.5)[1], lines("e", 0.9, 0.5)[0]])
+    # d concerns TIER alone: it is compared with the protocol's undefended model; of e the undefended one alone was
+    # trained, and of another net TIER alone, which another net's undefended model says nothing of
+    other = next(choice.name for choice in reproduce.CHOICES if choice.defenses == ("none", "tier_full"))
+    table = pd.DataFrame([*whole, lines("d", 0.9, 0.5)[1], lines("e", 0.9, 0.5)[0], lines(other, 0.9, 0.5)[1]])
     assert page.choice_told(table) == (
         "Under 4 choices both an undefended model and TIER were trained. TIER leaks clearly less under 2 and clearly "
         "more under 1 (AUC of the audit, intervals apart)."
     )
     rows = page.choice_dots(table)
-    assert list(rows["name"]) == [usual, usual, "a", "a", "b", "b", "c", "c", "d", "e"]
+    assert list(rows["name"]) == [usual, usual, "a", "a", "b", "b", "c", "c", "d", "e", other]
     assert (rows["low"] < rows["value"]).all()
 
 

@@ -28,6 +28,7 @@ from tier.training import Hooks, Problem, State
 
 GROUPED = config.Model(width=4, norm="group")
 GENTLE = DpSgd(epsilon=None, noise=0.05)
+HALF = torch.full((3,), 0.5)
 STILL = Augmentation(flip=False, rotation=0.0, padding=0)
 
 
@@ -115,12 +116,13 @@ class TestNets:
     def test_the_pipeline_builds_what_suits(self) -> None:
         assert Experiment(defense=Defense(name="dpsgd_eps100")).net.norm == "group"
 
+    @pytest.mark.parametrize("mode", ["hooks", "ghost"])
     @pytest.mark.parametrize("architecture", ARCHITECTURES)
-    def test_trains(self, architecture: Any) -> None:
+    def test_trains(self, architecture: Any, mode: Any) -> None:
         train = Train(epochs=1, batch_size=4, learning_rate=1e-3, threads=1)
         model = config.Model(architecture=architecture, width=4, norm="group")
         data = problem(8, height=32, width=32)
-        state = private(GENTLE, train, data, model)
+        state = private(GENTLE.model_copy(update={"grad_sample_mode": mode}), train, data, model)
         assert all(math.isfinite(value) for value in column(state, "loss"))
         assert differ(state, training.start(data, model, train))
 
@@ -164,13 +166,15 @@ class TestOneStep:
     def test_unheld_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ghost = DpSgd(epsilon=None, noise=0.05, grad_sample_mode="ghost")
         whole = Step(build("small"), as_pixels(images(7)), labels(7), ghost)
-        monkeypatch.setattr(dpsgd, "ROWS", 3)
-        pieces = Step(build("small"), as_pixels(images(7)), labels(7), ghost)
+        x = as_pixels(images(7))
+        monkeypatch.setattr(dpsgd, "UNHELD", 3 * x.shape[2] * x.shape[3])
+        pieces = Step(build("small"), x, labels(7), ghost)
         torch.testing.assert_close(pieces.fall, whole.fall, rtol=1e-4, atol=1e-6)
         assert pieces.loss == pytest.approx(whole.loss)
 
-    def test_no_image_moves_the_sum_by_more_than_the_clip(self) -> None:
-        settings = DpSgd(epsilon=None, noise=0.0, clip=0.01, multiplicity=2)
+    @pytest.mark.parametrize(("copies", "mode"), [(2, "hooks"), (1, "ghost")])
+    def test_no_image_moves_the_sum_by_more_than_the_clip(self, copies: int, mode: Any) -> None:
+        settings = DpSgd(epsilon=None, noise=0.0, clip=0.01, multiplicity=copies, grad_sample_mode=mode)
         x, y = as_pixels(images(6)), labels(6)
         falls = [
             Step(build("small"), x[:count], y[:count], settings, Augmentation(rotation=0.0, padding=0, flip=False)).fall
@@ -200,12 +204,14 @@ class TestOneStep:
 class TestNorms:
     @pytest.mark.parametrize("side", [3, 16])  # few places, whose products are taken, and many, whose gradient is
     @pytest.mark.parametrize(
-        "how", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "padding": 2}, {"groups": 3}, {"bias": True}]
+        "how", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "padding": 2}, {"groups": 2}, {"bias": True}]
     )
     def test_of_a_convolution(self, side: int, how: dict[str, Any]) -> None:
         torch.manual_seed(0)
-        layer = nn.Conv2d(6, 9, 3, **{"bias": False, **how})
-        x = torch.randn(4, 6, side, side)
+        layer = nn.Conv2d(8, 64, 3, **{"bias": False, **how})
+        x = torch.randn(4, 8, side, side)
+        width, places = 72 // layer.groups, layer(x)[0, 0].numel()
+        assert (places * (width + 64 // layer.groups) < width * 64 // layer.groups) == (side == 3)
         out = layer(x)
         backprops = torch.randn_like(out)
         found = dpsgd.convolution_norms(layer, [x], backprops)
@@ -214,6 +220,23 @@ class TestNorms:
             for image in range(4):
                 own = torch.autograd.grad(layer(x[image : image + 1]), weight, backprops[image : image + 1])
                 assert float(norms[image]) == pytest.approx(norm(list(own)), rel=1e-4)
+
+    @pytest.mark.parametrize("how", [{"padding": "same"}, {"padding": 1, "padding_mode": "reflect"}])
+    def test_other_paddings_are_refused(self, how: dict[str, Any]) -> None:
+        layer = nn.Conv2d(3, 4, 3, **how)
+        x = torch.randn(2, 3, 8, 8)
+        with pytest.raises(ValueError, match="grad_sample_mode to hooks"):
+            dpsgd.convolution_norms(layer, [x], layer(x))
+
+    def test_dropout_is_the_same_in_both_passes(self) -> None:
+        falls = []
+        for mode in ("hooks", "ghost"):
+            net = models.build(config.Model(architecture="mobilenet_v2", norm="group"), 4, HALF, HALF, 0)
+            assert any(isinstance(module, nn.Dropout) and module.p > 0 for module in net.modules())
+            torch.manual_seed(0)
+            of = DpSgd(epsilon=None, noise=0.0, clip=0.1, grad_sample_mode=mode)  # type: ignore[arg-type]
+            falls.append(Step(net, as_pixels(images(4, 32, 32)), labels(4), of).fall)
+        torch.testing.assert_close(falls[1], falls[0], rtol=1e-3, atol=1e-6)
 
 
 class TestSampling:
@@ -257,8 +280,9 @@ class TestSampling:
 
 
 class TestPlain:
-    def test_without_noise_or_clipping_it_is_gradient_descent(self) -> None:
-        settings = DpSgd(epsilon=None, noise=0.0, clip=1e6)
+    @pytest.mark.parametrize("mode", ["hooks", "ghost"])
+    def test_without_noise_or_clipping_it_is_gradient_descent(self, mode: Any) -> None:
+        settings = DpSgd(epsilon=None, noise=0.0, clip=1e6, grad_sample_mode=mode)
         plain = {"optimizer": "sgd", "momentum": 0.0, "schedule": "constant"}
         train = QUICK.model_copy(update={**plain, "batch_size": 24, "learning_rate": 0.1})
         data = problem()
@@ -336,8 +360,8 @@ class TestLoop:
 
     def test_nothing_stays_after_an_error(self) -> None:
         net = build("small").train()
-        for hooked in (dpsgd.per_image_gradients(net), dpsgd.per_image_norms(net, 1.0)):
-            with pytest.raises(IndexError), hooked:
+        for hooks in (dpsgd._Hooks, dpsgd._NormHooks):
+            with pytest.raises(IndexError), dpsgd.hooked(hooks(net)):
                 F.cross_entropy(net(as_pixels(images(2))), torch.tensor([0, 7]))
         assert not any(module._forward_hooks or hasattr(module, "activations") for module in net.modules())
 

@@ -12,7 +12,7 @@ same images cost privacy that nobody counts.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from tier.defenses.base import Defense, Terms
 from tier.models.blocks import Normalize
 from tier.runtime import as_pixels, generator
 
+AnyHooks = TypeVar("AnyHooks", bound=GradSampleHooks)
 ORDERS = [1.001, 1.002, 1.005, *(1 + x / 100 for x in range(1, 10)), *(1 + x / 10 for x in range(1, 100))]
 ORDERS += [*range(12, 64), 80, 96, 128, 256]
 """Renyi orders over which epsilon is the least: Opacus's own, with some nearer to 1 for an epsilon of hundreds, and
@@ -38,6 +39,9 @@ larger ones for an epsilon below 1."""
 
 HELD = 1 << 27  # weights times images whose gradients are held at once: 512 MB, enough for 12 images of a ResNet-18
 ROWS = 128  # images and copies of a pass of a small net: more make it no faster, and a fifth slower where caches end
+UNHELD = (
+    1 << 17
+)  # pixels of a pass that holds no gradients: 128 images of 32x32, for which ResNet-18 takes up to 2.2 GB
 
 
 class DpSgdDefense(Defense):
@@ -120,13 +124,16 @@ class DpSgdDefense(Defense):
             weight.summed_grad = torch.zeros_like(weight)
         total = x.new_zeros(())
         if self.config.grad_sample_mode == "ghost":
-            with per_image_norms(model, self.config.clip) as hooks:
-                for start in range(0, len(x), ROWS):
-                    total += self._add_unheld(model, x[start : start + ROWS], y[start : start + ROWS], hooks)
+            piece = max(1, UNHELD // x.shape[2:].numel())
+            if self.transform is not None:
+                x = augment(x, self.transform, self._copies)
+            with hooked(_NormHooks(model, loss_reduction="sum", max_grad_norm=self.config.clip)) as hooks:
+                for start in range(0, len(x), piece):
+                    total += self._add_unheld(model, x[start : start + piece], y[start : start + piece], hooks)
         else:
             rows = min(ROWS, HELD // sum(weight.numel() for weight in weights))
             piece = max(1, rows // self.config.multiplicity)
-            with per_image_gradients(model):
+            with hooked(_Hooks(model, loss_reduction="sum")):
                 for start in range(0, len(x), piece):
                     total += self._add(model, x[start : start + piece], y[start : start + piece])
         mean = (total / max(1, len(x))).requires_grad_()
@@ -149,17 +156,17 @@ class DpSgdDefense(Defense):
         return loss.detach() / copies
 
     def _add_unheld(self, model: nn.Module, x: Tensor, y: Tensor, hooks: "_NormHooks") -> Tensor:
-        """As `_add`, for one copy of each image: the gradient of the losses weighted by how far each is clipped."""
-        rows = x if self.transform is None else augment(x, self.transform, self._copies)
-        leaf = as_pixels(rows).detach().requires_grad_()
+        """As `_add`, of images under T already: the gradient of the losses weighted by how far each is clipped."""
+        leaf = as_pixels(x).detach().requires_grad_()
         hooks.enable_hooks()
-        losses = F.cross_entropy(model(leaf).float(), y, reduction="none")
-        torch.autograd.grad(losses.sum(), leaf, retain_graph=True)  # runs the hooks, which leave norms
-        hooks.disable_hooks()
-        weighted = (hooks.get_clipping_coef() * losses).sum()
         weights = self._optimizer.params
-        for weight, summed in zip(weights, torch.autograd.grad(weighted, weights), strict=True):
-            weight.summed_grad += summed
+        with _whole_precision():
+            losses = F.cross_entropy(model(leaf).float(), y, reduction="none")
+            torch.autograd.grad(losses.sum(), leaf, retain_graph=True)  # runs the hooks, which leave norms
+            hooks.disable_hooks()
+            summed = torch.autograd.grad((hooks.get_clipping_coef() * losses).sum(), weights)
+        for weight, gradient in zip(weights, summed, strict=True):
+            weight.summed_grad += gradient
         return losses.detach().sum()
 
     def cures(self, train: Train) -> list[str]:
@@ -187,8 +194,8 @@ class _NoisySum(DPOptimizer):
         return True
 
 
-class _Hooks(GradSampleHooks):
-    """Opacus's hooks, given every input laid out row by row.
+class _RowByRow:
+    """For Opacus's hooks: every input laid out row by row.
 
     Opacus 1.6 strides through a convolution's input as if it were (`unfold2d`), and for one laid out channels last, as
     the loop's are, it silently returns other numbers than the gradient.
@@ -196,7 +203,11 @@ class _Hooks(GradSampleHooks):
 
     def capture_activations_hook(self, module: nn.Module, forward_input: Sequence[Tensor], output: Tensor) -> None:
         rows = [x.clone(memory_format=torch.contiguous_format) for x in forward_input]
-        super().capture_activations_hook(module, rows, output)
+        super().capture_activations_hook(module, rows, output)  # type: ignore[misc]
+
+
+class _Hooks(_RowByRow, GradSampleHooks):
+    """Opacus's hooks: backward passes leave each row's own gradient in `weight.grad_sample`."""
 
 
 def convolution_norms(layer: nn.Conv2d, activations: Sequence[Tensor], backprops: Tensor) -> dict[Tensor, Tensor]:
@@ -205,9 +216,11 @@ def convolution_norms(layer: nn.Conv2d, activations: Sequence[Tensor], backprops
     An image's gradient is the sum over places q of backprops b_q (O) times patches a_q (P). Its squared norm is also
     the sum over places q, r of (b_q . b_r) (a_q . a_r), which takes fewer operations where places are few (Bu et al.
     2022, "Scalable and Efficient Training of Large Convolutional Neural Networks with Differential Privacy", section
-    3). Groups of channels are layers of their own.
+    3); elsewhere the layer's gradients are made. Groups of channels are layers of their own. Raises ValueError for a
+    layer that pads with anything but zeros.
     """
-    assert not isinstance(layer.padding, str)  # no net here names its padding, which F.unfold would not take
+    if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
+        raise ValueError("norms are known of convolutions padded by a number of zeros: set grad_sample_mode to hooks")
     x = activations[0].to(backprops.dtype)
     patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (B, C * kernel, Q)
     images, places = len(backprops), patches.shape[-1]
@@ -223,46 +236,36 @@ def convolution_norms(layer: nn.Conv2d, activations: Sequence[Tensor], backprops
     return norms
 
 
-class _NormHooks(GradSampleHooksFastGradientClipping):
-    """Opacus's hooks of ghost clipping, for convolutions too, which it has only for linear layers.
+class _NormHooks(_RowByRow, GradSampleHooksFastGradientClipping):
+    """Opacus's hooks of ghost clipping, for convolutions too: backward passes leave the norm of each row's gradient.
 
-    Every other layer's gradients are held one layer at a time. Inputs as in `_Hooks`.
+    Opacus has norms of linear layers only. Gradients of other layers are held, one layer's at a time.
     """
 
     NORM_SAMPLERS: ClassVar[dict[type, Any]] = {nn.Linear: compute_linear_norm_sample, nn.Conv2d: convolution_norms}
 
-    def capture_activations_hook(self, module: nn.Module, forward_input: Sequence[Tensor], output: Tensor) -> None:
-        rows = [x.clone(memory_format=torch.contiguous_format) for x in forward_input]
-        super().capture_activations_hook(module, rows, output)
-
 
 @contextmanager
-def per_image_gradients(model: nn.Module) -> Iterator[None]:
-    """Backward passes leave each row's own gradient in `weight.grad_sample`; nothing stays on the model afterwards."""
-    hooks = _Hooks(model, loss_reduction="sum")
-    try:
-        yield
-    finally:
-        hooks.cleanup()
-        for module in model.modules():
-            module.__dict__.pop("activations", None)
-
-
-@contextmanager
-def per_image_norms(model: nn.Module, clip: float) -> Iterator[_NormHooks]:
-    """Backward passes leave the norm of each row's own gradient with the hooks; nothing stays on the model afterwards.
-
-    The hooks are told the largest norm, `clip`, for `get_clipping_coef`.
-    """
-    hooks = _NormHooks(model, loss_reduction="sum", max_grad_norm=clip)
+def hooked(hooks: AnyHooks) -> Iterator[AnyHooks]:
+    """The hooks on their model for a while; nothing of them stays on it, whatever happens in between."""
     try:
         yield hooks
     finally:
         hooks.cleanup()
-        for module in model.modules():
-            module.__dict__.pop("activations", None)
-        for weight in model.parameters():
-            weight.__dict__.pop("_norm_sample", None)
+        for module in hooks._module.modules():
+            for name in ("activations", "max_batch_len"):
+                module.__dict__.pop(name, None)
+
+
+@contextmanager
+def _whole_precision() -> Iterator[None]:
+    """Convolutions of a GPU in fp32: in TF32 the gradient that is summed would be longer than the norm it is cut by."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def steps_per_epoch(count: int, size: int) -> int:

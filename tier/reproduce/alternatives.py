@@ -58,13 +58,13 @@ CHOICES = (
     ),
     Choice(
         "lambda grows",
-        "with lambda at its full strength from the warm-up on the model may never learn what is new to it",
+        "Algorithm 1 writes lambda with the index e of the epoch; here it grows over the 20 epochs after the warm-up",
         {"defense.tier.lambda_schedule": "linear"},
         ("tier_full",),
     ),
     Choice(
         "BatchNorm statistics of clean images",
-        "statistics that masked images share in do not fit the clean ones that models are tested on",
+        "running statistics that masked images share in may not fit the clean ones that models are tested on",
         {"defense.tier.batchnorm": "clean_statistics"},
         ("tier_full",),
     ),
@@ -93,14 +93,15 @@ CHOICES = (
     ),
     Choice(
         "the small net",
-        "it looks at every pixel, as the CIFAR stem does, where the ImageNet stem leaves an eighth of the resolution",
+        "not the paper's: its first blocks see half of each side and its last 4x4 places, where the ImageNet stem "
+        "leaves a quarter and the last blocks one place; fewer weights too",
         _SMALL,
         ("none", "augmentation", "tier_reg", "tier_full"),
     ),
     Choice("the small net, split by track", "both at once", _SMALL | _BY_TRACK),
     Choice(
         "CIFAR stem, 10 epochs",
-        "the paper does not say which stem; this one is ten times as slow, so fewer epochs",
+        "the paper does not say which stem; this one sees every place and is ten times as slow, so fewer epochs",
         {"model.architecture": "resnet18_cifar", "train.epochs": 10},
     ),
 )
