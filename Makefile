@@ -4,8 +4,9 @@ SHELL := /bin/sh
 
 PYTHON ?= python3
 PORT ?= 8501
-# tests at a time
+# tests at a time; files of tests at a time that start engines, each with a worker for every core, or a browser
 JOBS ?= 2
+HEAVY_JOBS ?= 2
 # least share of lines of tier, dashboard and pages that the quick tests run, in percent
 COVERAGE ?= 85
 
@@ -15,7 +16,8 @@ REQUIREMENTS := requirements.txt requirements-dev.txt
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# Quick tests run side by side. Those that start engines or a browser wait more than they compute: a file at a time each.
+# Quick tests run side by side. Those that start engines or a browser wait more than they compute, and run a file at a
+# time each, but for those that have a bar in seconds.
 QUICK := not slow and not browser and not engine
 HEAVY := (browser or engine) and not slow
 
@@ -51,7 +53,8 @@ test: setup chromium  ## every test but the slow ones, in a browser too
 ifndef QUICK_DONE
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
 endif
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "$(HEAVY)"
+	$(BIN)/python -m pytest -n $(HEAVY_JOBS) --dist loadfile -m "$(HEAVY) and not timed"
+	$(BIN)/python -m pytest -m "$(HEAVY) and timed"
 
 test-quick: setup  ## the tests that start neither an engine nor a browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"

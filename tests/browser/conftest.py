@@ -33,10 +33,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def up(url: str, within: float = 60.0) -> None:
-    """Wait until the server answers."""
+def up(url: str, server: "subprocess.Popen[bytes]", within: float = 60.0) -> None:
+    """Wait until the server answers; one that has ended cannot be what answers on its port."""
     end = time.monotonic() + within
     while time.monotonic() < end:
+        assert server.poll() is None, f"the server ended with {server.returncode} before it answered"
         try:
             with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2) as answer:
                 if answer.status == 200:
@@ -65,7 +66,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             )  # fmt: skip
         servers.append(server)
         url = f"http://localhost:{port}"
-        up(url)
+        up(url, server)
         return url
 
     yield start

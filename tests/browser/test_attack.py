@@ -57,6 +57,7 @@ def test_who_is_called_a_member_is_larger(url: str, view: View) -> None:
         assert sorted(drawn[False])[place] < 0.8 * sorted(drawn[True])[place]
 
 
+@pytest.mark.timed
 def test_moving_the_threshold_changes_counts_figures_and_address(url: str, view: View) -> None:
     page = view(f"{url}?view=Threshold")
     page.wait_for_selector(".stPlotlyChart .main-svg")
@@ -109,6 +110,7 @@ def test_another_attack_brings_its_own_threshold_and_the_address_reopens_it(url:
     assert shown(view(page.url)) == (at, counts)
 
 
+@pytest.mark.timed
 def test_another_explainer_is_drawn_within_two_seconds(url: str, view: View) -> None:
     page = view(url)
     page.wait_for_selector(".stPlotlyChart .main-svg")

@@ -77,6 +77,7 @@ def test_what_does_not_act_on_the_sheet_is_off_there_and_comes_back(url: str, vi
     assert "sheet=" not in page.url
 
 
+@pytest.mark.timed
 def test_another_explainer_is_drawn_within_two_seconds(url: str, view: View) -> None:
     page = view(url)
     began = time.monotonic()

@@ -40,6 +40,7 @@ def contrast(first: str, second: str) -> float:
     return (bright + 0.05) / (dark + 0.05)
 
 
+@pytest.mark.timed
 def test_the_overview_is_complete_within_five_seconds_of_the_server_being_up(
     serve: Serve, view: View, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_slider_shows_another_stored_point_and_the_link_reopens_it(url: str, v
     assert f"lambda {second}, beta {beta}" in view(page.url).inner_text("body")
 
 
+@pytest.mark.timed
 def test_a_choice_is_drawn_within_two_seconds(url: str, view: View) -> None:
     page = view(f"{url}/trajectories")
     began = time.monotonic()

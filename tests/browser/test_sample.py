@@ -57,6 +57,7 @@ def asked(page: Page, name: str) -> list[str]:
     return parse_qs(urlsplit(page.url).query).get(name, [])
 
 
+@pytest.mark.timed
 def test_a_shared_link_opens_and_the_slider_moves_picture_and_cursor_together(url: str, view: View) -> None:
     page = view(f"{url}/sample?sample=2&level=0.5")
     page.wait_for_selector(".stPlotlyChart .main-svg")

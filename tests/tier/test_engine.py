@@ -1461,6 +1461,7 @@ def test_thirty_clients_one_run_and_one_engine(house: House) -> None:
     second_server.close()
 
 
+@pytest.mark.timed
 @pytest.mark.engine
 def test_cancel_counts_requesters_and_resumes(house: House) -> None:
     wanted = experiment(seed=40, epochs=1000, seconds=0.1)  # to its end it would take longer than anyone waits here
@@ -1503,6 +1504,7 @@ def test_second_engine_exits_at_once(house: House) -> None:
     assert "another engine serves" in done.stderr
 
 
+@pytest.mark.timed
 @pytest.mark.engine
 def test_five_worker_deaths(house: House) -> None:
     key = house.client.submit("report", experiment("suffer", epochs=7))
@@ -1524,6 +1526,7 @@ def test_deaths_over_a_long_time(house: House) -> None:
     assert (job.status, job.attempt) == ("done", 16)
 
 
+@pytest.mark.timed
 @pytest.mark.engine
 def test_worker_that_always_dies_ends_in_words(house: House) -> None:
     job = house.client.wait(house.client.submit("report", experiment("die")), timeout=60)
@@ -1534,6 +1537,7 @@ def test_worker_that_always_dies_ends_in_words(house: House) -> None:
     assert house.client.wait(fine, timeout=60).status == "done"  # the next one is not harmed
 
 
+@pytest.mark.timed
 @pytest.mark.engine
 def test_points_that_share_a_warm_up_compute_it_once_and_leave_the_other_worker_free(house: House) -> None:
     if environment.cores() < 2:
