@@ -20,7 +20,7 @@ from tests.tier.test_experiment import attacked
 from tier import experiment, training
 from tier.attacks import ATTACKS
 from tier.config import Defense
-from tier.experiment import training as stages
+from tier.experiment import training as training_stages
 from tier.metrics import auc, auc_interval
 from tier.store import Store
 from tier.summary import as_markdown
@@ -46,18 +46,18 @@ def areas(seed: int) -> dict[str, tuple[float, float, float]]:
 @contextmanager
 def ignorant() -> Iterator[None]:
     """Right after its training every model forgets: random weights, and statistics that no image has touched."""
-    fit, made = stages._fit, iter(range(10_000))
+    fit, made = training_stages._fit, iter(range(10_000))
 
     def fit_and_forget(*arguments: Any, **options: Any) -> "training.State":
         state = fit(*arguments, **options)
         forget(state.model, next(made))
         return state
 
-    stages._fit = fit_and_forget
+    training_stages._fit = fit_and_forget
     try:
         yield
     finally:
-        stages._fit = fit
+        training_stages._fit = fit
 
 
 def forget(model: nn.Module, seed: int) -> None:

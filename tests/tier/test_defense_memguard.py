@@ -15,7 +15,7 @@ from tier import config, defenses, demo, experiment, explainers, inference, pres
 from tier.attacks import loss
 from tier.config import ArchitectureName, Defense, MemGuard
 from tier.defenses import memguard
-from tier.experiment import training as stages
+from tier.experiment import training as training_stages
 from tier.metrics import auc
 from tier.models.blocks import Classifier
 from tier.store import Store
@@ -366,7 +366,7 @@ def test_a_real_model_keeps_its_labels_and_leaks_less() -> None:
     assert isinstance(plain, Classifier)
     defense = defenses.build(Defense(name="memguard"))
     model = defense.serve(lambda: toys.net(classes=problem.classes, width=e.model.width), problem.classes).eval()
-    defense.compose(model, [plain], problem.members, lambda: stages._outsiders(e))
+    defense.compose(model, [plain], problem.members, lambda: training_stages._outsiders(e))
     before, after = training.sample_table(plain, problem), training.sample_table(model, problem)
     np.testing.assert_array_equal(after["predicted"], before["predicted"])
     leak = []

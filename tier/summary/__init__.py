@@ -1,17 +1,7 @@
 """A preset's stored results in figures: means over seeds with intervals that resample seeds, then images (SPEC 0)."""
 
-from tier.summary.asked import (
-    ATTACKERS,
-    SCORES,
-    attack_runs,
-    attack_variants,
-    battery_runs,
-    fidelity_runs,
-    quality_runs,
-    variant_runs,
-)
 from tier.summary.of_attacks import attacks
-from tier.summary.of_likeness import fidelity
+from tier.summary.of_fidelity import fidelity
 from tier.summary.of_models import (
     FIGURES,
     GUARD,
@@ -32,6 +22,16 @@ from tier.summary.of_scores import (
     exposed_report,
     seeds_class_leaks,
     seeds_report,
+)
+from tier.summary.runs import (
+    ATTACKERS,
+    SCORES,
+    attack_runs,
+    attack_variants,
+    battery_runs,
+    fidelity_runs,
+    quality_runs,
+    variant_runs,
 )
 from tier.summary.text import (
     LEAK,

@@ -10,8 +10,8 @@ from tier.attacks import ATTACKS
 from tier.config import Experiment
 from tier.presets import Preset
 from tier.store import Result, Store
-from tier.summary.asked import ATTACKERS, SCORES, attack_runs, battery_runs, variant_runs
 from tier.summary.of_scores import PARTS, AttackResults, add_parts, attack_metrics, battery_metrics
+from tier.summary.runs import ATTACKERS, SCORES, attack_runs, battery_runs, variant_runs
 
 _MISSING = "not in this store"
 

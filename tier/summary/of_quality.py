@@ -10,7 +10,7 @@ from tier import experiment, tables
 from tier.config import QUALITY_CONTROLS, QUALITY_METRICS, VARIANT_OF, Experiment
 from tier.presets import Preset
 from tier.store import Result, Store
-from tier.summary.asked import SCORES, quality_runs
+from tier.summary.runs import SCORES, quality_runs
 
 JUDGED = (*QUALITY_METRICS, *VARIANT_OF)
 """The scores of a map (`tier.quality`, which loads torch, says what they are), and variants of them."""

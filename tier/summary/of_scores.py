@@ -11,7 +11,7 @@ from tier.attacks import ATTACKS
 from tier.metrics import class_leaks, most_exposed, report_seeds
 from tier.stats import gap_interval
 from tier.store import Result
-from tier.summary.asked import SCORES
+from tier.summary.runs import SCORES
 
 PARTS = ("vulnerable_decile", "canaries")
 AttackResults = dict[str, dict[str, dict[int, Result]]]  # one defense: by explainer, attacker and seed

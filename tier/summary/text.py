@@ -5,9 +5,9 @@ from typing import Any
 
 from tier.config import QUALITY_CONTROLS
 from tier.fidelity import CONTROLS, METRICS
-from tier.summary.asked import ATTACKERS
 from tier.summary.of_models import ONE_OF_FEW
 from tier.summary.of_quality import GROUPS, JUDGED
+from tier.summary.runs import ATTACKERS
 
 UTILITY = ("train accuracy", "test accuracy", "test loss", "seconds per epoch (over plain)", "seeds")
 LEAK = ("audit balanced accuracy", "audit AUC", "gap balanced accuracy", "loss AUC", "best attack")

@@ -12,7 +12,7 @@ from tier.fidelity import CONTROLS, METRICS
 from tier.presets import Preset
 from tier.stats import Array, seed_mean_interval
 from tier.store import Store
-from tier.summary.asked import SCORES, fidelity_runs
+from tier.summary.runs import SCORES, fidelity_runs
 
 _COMPARED = {"mean": "", **{control: f"_{control}" for control in CONTROLS}}  # name -> suffix of its columns
 _STATISTICS_OF_MAPS = [f"{metric}{suffix}" for metric in METRICS for suffix in _COMPARED.values()]
