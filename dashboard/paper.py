@@ -280,7 +280,7 @@ def shown(cells: Sequence[reproduce.Cell]) -> pd.DataFrame:
                 "interval": interval,
                 "difference": row["difference"],
                 "verdict": row["verdict"],
-                "compared with": row["compared_with"],
+                "compared with": figures.style(row["compared_with"]).label if row["compared_with"] else None,
                 "beside": beside,
                 "note": " ".join([row["refused"] or "", *row["notes"]]).strip(),
             }
@@ -335,7 +335,7 @@ def choices(view: View) -> None:
     rows = choice_dots(known)
     preset = presets.get(view.of.sweeps)
     components.chart(
-        figures.attack_dots(rows, "AUC of the audit", "filled: here, with its 95 % interval", "AUC of the audit", 0.5),
+        figures.attack_dots(rows, "AUC of the audit, with its 95 % interval", named(rows), "AUC of the audit", 0.5),
         table,
         name=f"paper_{view.of.dataset}_choices",
         takeaway=choice_told(known),
@@ -358,6 +358,12 @@ def choice_dots(known: pd.DataFrame) -> pd.DataFrame:
     made = made.assign(low=known["audit_auc_low"], high=known["audit_auc_high"])
     texts = [f"{words.label(model)}: {value:.3f}" for model, value in zip(made["model"], made["value"], strict=True)]
     return made.assign(text=texts)[["name", "model", "open", "value", "low", "high", "text"]]
+
+
+def named(rows: pd.DataFrame) -> str:
+    """The mark of each model of a chart before its name."""
+    looks = [figures.style(str(model)) for model in rows["model"].unique()]
+    return " · ".join(f"{figures.glyph(look)} {look.label}" for look in looks)
 
 
 def choice_told(known: pd.DataFrame) -> str:
