@@ -18,9 +18,7 @@ import torch
 import torch.nn.functional as F
 from opacus.accountants import RDPAccountant
 from opacus.accountants.utils import get_noise_multiplier
-from opacus.grad_sample import GradSampleHooks
-from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleHooksFastGradientClipping
-from opacus.grad_sample.linear import compute_linear_norm_sample
+from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch import Tensor, nn, optim
@@ -239,10 +237,13 @@ def convolution_norms(layer: nn.Conv2d, activations: Sequence[Tensor], backprops
 class _NormHooks(_RowByRow, GradSampleHooksFastGradientClipping):
     """Opacus's hooks of ghost clipping, for convolutions too: backward passes leave the norm of each row's gradient.
 
-    Opacus has norms of linear layers only. Gradients of other layers are held, one layer's at a time.
+    Opacus has norms of linear layers and embeddings. Gradients of other layers are held, one layer's at a time.
     """
 
-    NORM_SAMPLERS: ClassVar[dict[type, Any]] = {nn.Linear: compute_linear_norm_sample, nn.Conv2d: convolution_norms}
+    NORM_SAMPLERS: ClassVar[dict[type, Any]] = {
+        **GradSampleHooksFastGradientClipping.NORM_SAMPLERS,
+        nn.Conv2d: convolution_norms,
+    }
 
 
 @contextmanager

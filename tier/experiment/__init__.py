@@ -5,32 +5,10 @@ it up, `ensure` computes what is missing. `pipeline` lists the stages, `stages` 
 hold the functions they are computed by. Importing this package loads no torch: pages use `key` and `find` only.
 """
 
-from tier.experiment.inputs import (
-    dataset,
-    model_sets,
-)
-from tier.experiment.pipeline import (
-    STAGES,
-)
-from tier.experiment.runs import (
-    GALLERY,
-    REFERENCE_SEED,
-    WEIGHTS,
-    model_of,
-    reference,
-    shadow,
-    sources,
-    undefended,
-)
-from tier.experiment.stages import (
-    Files,
-    Stage,
-    Unmeasured,
-    ensure,
-    find,
-    key,
-    pin,
-)
+from tier.experiment.inputs import dataset, model_sets
+from tier.experiment.pipeline import STAGES
+from tier.experiment.runs import GALLERY, REFERENCE_SEED, WEIGHTS, model_of, reference, shadow, sources, undefended
+from tier.experiment.stages import Files, Stage, Unmeasured, ensure, find, key, pin
 
 __all__ = [
     "GALLERY",

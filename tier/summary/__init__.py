@@ -2,27 +2,9 @@
 
 from tier.summary.of_attacks import attacks
 from tier.summary.of_fidelity import fidelity
-from tier.summary.of_models import (
-    FIGURES,
-    GUARD,
-    ONE_OF_FEW,
-    PRIVACY,
-    best_attacks,
-    of_runs,
-    overheads,
-    summarize,
-)
-from tier.summary.of_quality import (
-    GROUPS,
-    JUDGED,
-    quality,
-)
-from tier.summary.of_scores import (
-    PARTS,
-    exposed_report,
-    seeds_class_leaks,
-    seeds_report,
-)
+from tier.summary.of_models import FIGURES, GUARD, ONE_OF_FEW, PRIVACY, best_attacks, of_runs, overheads, summarize
+from tier.summary.of_quality import GROUPS, JUDGED, quality
+from tier.summary.of_scores import PARTS, exposed_report, seeds_class_leaks, seeds_report
 from tier.summary.runs import (
     ATTACKERS,
     SCORES,
