@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -212,9 +213,12 @@ def _font() -> Any:
 
 
 def _properties(size: float, bold: bool) -> Any:
+    """The font as matplotlib's own file: another release of it, which a system may have, makes other bytes."""
+    from matplotlib import get_data_path
     from matplotlib.font_manager import FontProperties
 
-    return FontProperties(family=list(FAMILY), size=size, weight="bold" if bold else "normal")
+    file = Path(get_data_path(), "fonts", "ttf", f"DejaVuSans{'-Bold' if bold else ''}.ttf")
+    return FontProperties(family=list(FAMILY), size=size, weight="bold" if bold else "normal", fname=file)
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,7 @@
 """Sheets in every form: the cells' pixels, the text, the same bytes again, and text that fits whatever it says."""
 
 import base64
+import dataclasses
 import io
 import itertools
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -230,6 +232,25 @@ class TestRender:
             env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(root), "MPLCONFIGDIR": str(tmp_path)},
         )  # fmt: skip
         assert there.stdout == here
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_another_font_file_of_the_same_name_changes_nothing(
+        self, form: Form, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = sheets.render(explainer_sheet(), form)
+        fonts = font_manager.fontManager
+        [mono, *_] = [font for font in fonts.ttflist if font.name == "DejaVu Sans Mono"]
+        disguised = [
+            dataclasses.replace(mono, name="DejaVu Sans", style="normal", weight=weight) for weight in (400, 700)
+        ]
+        monkeypatch.setattr(fonts, "ttflist", [*disguised, *fonts.ttflist])
+        fonts._findfont_cached.cache_clear()
+        sheets._width.cache_clear()
+        try:
+            assert sheets.render(explainer_sheet(), form) == here
+        finally:
+            fonts._findfont_cached.cache_clear()
+            sheets._width.cache_clear()
 
     @pytest.mark.parametrize("form", FORMS)
     def test_takes_less_than_a_second_and_a_half(self, form: Form) -> None:
