@@ -17,9 +17,10 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # Quick tests run side by side. Those that start engines or a browser wait more than they compute, and run a file at a
-# time each, but for those that have a bar in seconds.
-QUICK := not slow and not browser and not engine
-HEAVY := (browser or engine) and not slow
+# time each. Those that have a bar in seconds run alone, after the others.
+QUICK := not slow and not browser and not engine and not timed
+HEAVY := (browser or engine) and not slow and not timed
+TIMED := timed and not slow
 
 # Open a browser where there is a screen.
 HEADLESS := $(if $(or $(DISPLAY),$(WAYLAND_DISPLAY),$(filter Darwin,$(shell uname -s))),false,true)
@@ -53,10 +54,10 @@ test: setup chromium  ## every test but the slow ones, in a browser too
 ifndef QUICK_DONE
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
 endif
-	$(BIN)/python -m pytest -n $(HEAVY_JOBS) --dist loadfile -m "$(HEAVY) and not timed"
-	$(BIN)/python -m pytest -m "$(HEAVY) and timed"
+	$(BIN)/python -m pytest -n $(HEAVY_JOBS) --dist loadfile -m "$(HEAVY)"
+	$(BIN)/python -m pytest -m "$(TIMED)"
 
-test-quick: setup  ## the tests that start neither an engine nor a browser
+test-quick: setup  ## the tests that start neither an engine nor a browser, and have no bar in seconds
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
 
 test-slow: setup  ## the tests that take minutes

@@ -307,6 +307,7 @@ def test_explainers_missing_from_the_grid_are_named_and_computed_on_request(
     assert set(engine.known) == {experiment.key("trajectory", one.set({"explain.name": name})) for name in missing}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("page", "query"),
     [("trajectories", {"view": "All explainers"}), ("trajectories", {"explainer": "LIME"}), ("divergence", {})],

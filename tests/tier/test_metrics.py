@@ -246,6 +246,7 @@ class TestBootstrap:
         assert whole == again
         assert pieces == pytest.approx(whole, abs=0.02)
 
+    @pytest.mark.timed
     def test_is_fast(self) -> None:
         members, nonmembers = _scores(1000, 1000, ties=False)
         start = time.process_time()

@@ -228,6 +228,7 @@ class TestImages:
         picture = pictures.image_rgb(pixels())[::2, ::-1]
         assert (np.asarray(Image.open(io.BytesIO(pictures.png(picture)))) == picture).all()
 
+    @pytest.mark.timed
     def test_png_is_fast(self) -> None:
         picture = pictures.enlarge(pictures.heat(np.random.default_rng(0).normal(size=(32, 32))), 6)
         pictures.png(picture)

@@ -252,6 +252,7 @@ class TestRender:
             fonts._findfont_cached.cache_clear()
             sheets._width.cache_clear()
 
+    @pytest.mark.timed
     @pytest.mark.parametrize("form", FORMS)
     def test_takes_less_than_a_second_and_a_half(self, form: Form) -> None:
         sheets.render(explainer_sheet(), form)  # imports and fonts

@@ -222,6 +222,7 @@ def test_rows_show_the_score_beside_its_controls(store: Store) -> None:
     assert fidelity_rows({}) == [header]
 
 
+@pytest.mark.timed
 def test_all_explainers_take_seconds(store: Store) -> None:
     for defense in ("augmentation", "tier_reg", "tier_full"):
         for explainer in EXPLAINER_SETTINGS:
@@ -391,6 +392,7 @@ class TestAttacks:
         assert sentence is not None and sentence.startswith("An attacker who sees explanations (gradient) gets ")
         assert "the defense" not in sentence and "not know" not in sentence and "Of all" not in sentence
 
+    @pytest.mark.timed
     def test_all_explainers_and_defenses_take_seconds(self, store: Store) -> None:
         for defense in PRESET.defenses:
             for explainer in EXPLAINER_SETTINGS:

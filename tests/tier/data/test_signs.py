@@ -162,6 +162,7 @@ def test_reads_no_files():
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
 
 
+@pytest.mark.timed
 def test_draws_at_least_400_images_a_second():
     """Processor time, best of three, so that a busy machine does not matter; it is about 3000."""
     draw(Signs(images=64))
