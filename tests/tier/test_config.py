@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tier import config
+from tier import config, presets
 from tier.config import (
     Config,
     Data,
@@ -166,6 +166,12 @@ class TestCanonical:
     def test_is_idempotent(self) -> None:
         for defense in self._all():
             assert defense.canonical().canonical() == defense.canonical()
+
+    @pytest.mark.parametrize("name", presets.PRESETS)
+    def test_is_idempotent_for_every_run_of_a_preset(self, name: str) -> None:
+        preset = presets.get(name)
+        for run in (preset.run(each.name, 0) for each in (*preset.defenses, *preset.rivals)):
+            assert run.canonical().canonical() == run.canonical()
 
     def test_of_the_default_is_the_default(self) -> None:
         assert Defense().canonical().changed() == {}

@@ -51,7 +51,11 @@ def key(stage: str, experiment: Experiment) -> str:
         raise ValueError(f"no stage named '{stage}'; there are {', '.join(STAGES)}")
     if experiment.data.fingerprint is None:
         raise ValueError("the data has not been read yet, so results have no key: run the experiment once")
-    return _key(stage, experiment.canonical(), tuple(map(id, STAGES.values())))
+    return _key(stage, experiment.canonical(), _tables())
+
+
+def _tables() -> tuple[int, ...]:
+    return tuple(map(id, STAGES.values()))
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +80,7 @@ def _undecided(settings: Mapping[str, Any]) -> bool:
 
 def _parents(stage: str, plain: Experiment) -> dict[str, str]:
     """The keys of what a stage reads, by name."""
-    own = {parent: key(parent, plain) for parent in STAGES[stage].parents}
+    own = {parent: _key(parent, plain, _tables()) for parent in STAGES[stage].parents}
     return own | {name: key(parent, e) for name, (parent, e) in STAGES[stage].others(plain).items()}
 
 
