@@ -15,6 +15,7 @@ ICONS = {
     "agrees": ":material/check_circle:",
     "same direction": ":material/trending_flat:",
     "unclear": ":material/help:",
+    "does not move": ":material/horizontal_rule:",
     "contradicts": ":material/cancel:",
     "differs": ":material/difference:",
     "refused": ":material/block:",
@@ -125,8 +126,8 @@ def summary(view: View) -> None:
 
 
 _COLOURS: dict[str, Any] = {
-    "agrees": "blue", "same direction": "blue", "unclear": "gray", "contradicts": "orange", "differs": "gray",
-    "refused": "gray", "not computed": "gray",
+    "agrees": "blue", "same direction": "blue", "unclear": "gray", "does not move": "yellow", "contradicts": "orange",
+    "differs": "violet", "refused": "gray", "not computed": "gray",
 }  # fmt: skip
 
 
@@ -137,12 +138,18 @@ def takeaway(cells: Sequence[reproduce.Cell], name: str) -> str:
     known = whole - counts["not computed"] - counts["refused"]
     if not known:
         return f"None of the paper's numbers on {name} was computed yet."
+    others = {
+        "unclear": "do not clearly move, but may do so by as much as the paper's",
+        "does not move": "do not move as the paper's do",
+        "differs": "lie outside our interval, with no direction to compare",
+    }
+    said = [f"{counts[verdict]} {meaning}" for verdict, meaning in others.items() if counts[verdict]]
+    rest = f" Of the others, {'; '.join(said)}." if said else ""
     refused = f" {counts['refused']} cannot be had from so few images." if counts["refused"] else ""
     return (
         f"Of the paper's {whole} numbers on {name}, {known} were computed here. "
         f"**{counts['agrees']} agree within our interval, {counts['same direction']} move in the same direction, "
-        f"{counts['contradicts']} contradict the paper**; of the other {counts['unclear'] + counts['differs']} nothing "
-        f"of the kind can be said.{refused}"
+        f"{counts['contradicts']} contradict the paper**.{rest}{refused}"
     )
 
 
@@ -309,47 +316,123 @@ def curves(view: View) -> None:
     """The paper's Figures 2 to 5 from our runs, where they are stored, with links to the pages that show more."""
     made = loaders.paper_charts(view.of)
     st.subheader("The paper's figures, from our runs", anchor=False)
-    if not made:
-        st.info("None of the runs behind Figures 2 to 5 is stored yet.", icon=":material/hourglass_empty:")
-        return
-    names = {name: reproduce.FIGURES[name] for name in made}
-    name = state.select("Figure", names, key="figure")
-    components.plot(made[name], f"{view.of.dataset}_{name}", names[name], key=f"paper_{name}")
-    preset = presets.get(view.of.main)
-    st.caption(f"{names[name]}. Data: {view.of.main}, {preset.experiment.train.epochs} epochs, seed {preset.seeds[0]}.")
-    with st.container(horizontal=True):
-        sitemap.link(FIGURE_PAGES[name], "More of it, with tests and single images", {"preset": view.of.main})
-        sitemap.link("explanations", "Figure 6, image by image", {"preset": view.of.main})
+    if made:
+        names = {name: reproduce.PAPER_FIGURES[name] for name in made}
+        name = state.select("Figure", names, key="figure")
+        components.plot(made[name], f"{view.of.dataset}_{name}", names[name], key=f"paper_{name}")
+        preset = presets.get(view.of.main)
+        epochs, seed = preset.experiment.train.epochs, preset.seeds[0]
+        st.caption(f"{names[name]}. Data: {view.of.main}, {epochs} epochs, seed {seed}.")
+        with st.container(horizontal=True):
+            sitemap.link(FIGURE_PAGES[name], "More of it, with tests and single images", {"preset": view.of.main})
+            sitemap.link("explanations", "Figure 6, image by image", {"preset": view.of.main})
+    absent = [name for name in FIGURE_PAGES if name not in made]
+    if absent:
+        listed = "; ".join(reproduce.PAPER_FIGURES[name] for name in absent)
+        st.info(f"Not stored yet: {listed}. This computes what is missing:", icon=":material/hourglass_empty:")
+        st.code("\n".join(figure_commands(view.of, absent)), language="bash")
+
+
+def figure_commands(of: reproduce.Protocol, absent: Sequence[str]) -> list[str]:
+    """What computes figures: one command a table, or for curves, which no table needs, the one for everything."""
+    base = f"python -m tier reproduce --dataset {of.dataset}"
+    tables = [_FIGURE_TABLES.get(name) for name in absent]
+    if None in tables:
+        return [f"{base} --output paper"]
+    return list(dict.fromkeys(f"{base} --table {table}" for table in tables))
+
+
+_FIGURE_TABLES = {"figure2": "IV", "figure4": "IV", "figure5": "VI"}  # whose results a figure is drawn from
 
 
 # ---- what the paper leaves open
 
 
 def choices(view: View) -> None:
-    """Each open choice tried by itself: does any explain why ours differs?"""
+    """Each open choice tried by itself: does any explain why ours differs? Where none was, the audit of the tables'."""
     table = loaders.alternatives(view.of)
     known = table[table["audit_auc"].notna()]
-    if known["choice"].nunique() < 2:
+    if not len(known):
         return
-    st.subheader("What the paper leaves open, one choice at a time", anchor=False)
-    rows = choice_dots(known)
+    several = len(further(known)) > 0
+    heading = "What the paper leaves open, one choice at a time" if several else "The audit of the models in the tables"
+    st.subheader(heading, anchor=False)
+    rows = choice_dots(known) if several else model_dots(known)
     preset = presets.get(view.of.sweeps)
     components.chart(
         figures.attack_dots(rows, "AUC of the audit, with its 95 % interval", named(rows), "AUC of the audit", 0.5),
         table,
         name=f"paper_{view.of.dataset}_choices",
-        takeaway=choice_told(known),
+        takeaway=choice_told(known) if several else audit_told(known),
         meaning="""The paper leaves many settings open. Where one of them explained the difference, TIER would leak less
-        than the undefended model under it, as the paper says it does.""",
-        settings=f"data: {preset.name} · {preset.experiment.train.epochs} epochs unless said · seed {preset.seeds[0]}",
+        than the undefended model under it, as the paper says it does."""
+        if several
+        else """The audit learns from the model's own members, which an attacker does not know. If TIER protected as the
+        paper says, it would leak less than the undefended model.""",
+        settings=f"data: {preset.name} · {preset.experiment.train.epochs} epochs"
+        f"{' unless said' if several else ''} · seed {preset.seeds[0]}",
     )
+    st.dataframe(
+        audited(known), hide_index=True, placeholder="", alt="Accuracy and leak of each model under each choice",
+        column_config={
+            "training accuracy": NUMBER(format="%.3f"), "test accuracy": NUMBER(format="%.3f"),
+            "audit": NUMBER("Audit, balanced accuracy", format="%.3f"), "AUC": NUMBER("Audit, AUC", format="%.3f"),
+            "interval": TEXT("95 % interval"), "gap": NUMBER("Gap attack", format="%.3f"),
+        },
+    )  # fmt: skip
     reasons = table.drop_duplicates("choice")
     lines = [f"- **{row['choice']}**: {row['why']}" for row in reasons.to_dict("records")]
     missing = table[table["audit_auc"].isna()]
     lines += [f"- *{row['choice']}, {words.label(row['defense'])}: not computed*" for row in missing.to_dict("records")]
-    with st.expander("The choices, and why they might matter", icon=":material/alt_route:"):
+    title = "The choices, and why they might matter" if several else "What is computed, and what is not"
+    with st.expander(title, icon=":material/alt_route:"):
         st.markdown("\n".join(lines), width=theme.TEXT_WIDTH)
         st.code(f"python -m tier reproduce --dataset {view.of.dataset} --alternatives", language="bash")
+
+
+def further(known: pd.DataFrame) -> pd.DataFrame:
+    """The runs that are not the protocol's own: not of its choice, nor the same computation under another name."""
+    usual = known["choice"] == reproduce.CHOICES[0].name
+    return known[~usual & ~known["key"].isin(known.loc[usual, "key"])]
+
+
+def audited(known: pd.DataFrame) -> pd.DataFrame:
+    """The lines of the table below the chart; the choice left out where there is one."""
+    ends = zip(known["audit_auc_low"], known["audit_auc_high"], strict=True)
+    made = pd.DataFrame({
+        "choice": known["choice"], "defense": known["defense"].map(words.label),
+        "training accuracy": known["train_accuracy"], "test accuracy": known["test_accuracy"],
+        "audit": known["audit_balanced_accuracy"], "AUC": known["audit_auc"],
+        "interval": ["" if pd.isna(low) else f"{low:.3f} to {high:.3f}" for low, high in ends],
+        "gap": known["gap_balanced_accuracy"],
+    })  # fmt: skip
+    return made if known["choice"].nunique() > 1 else made.drop(columns="choice")
+
+
+def model_dots(known: pd.DataFrame) -> pd.DataFrame:
+    """As `choice_dots`, of one choice: a line per model."""
+    own = known[known["choice"] == reproduce.CHOICES[0].name]
+    return choice_dots(own).assign(name=[words.label(name) for name in own["defense"]])
+
+
+def audit_told(known: pd.DataFrame) -> str:
+    """How the models leak beside the undefended one, without a choice being tried."""
+    rows = known[known["choice"] == reproduce.CHOICES[0].name].set_index("defense", drop=False)
+    if "none" not in rows.index or len(rows) < 2:
+        found = [f"{words.label(row['defense'])} {row['audit_auc']:.3f}" for row in rows.to_dict("records")]
+        return f"AUC of the audit: {words.listed(found)}."
+    none = rows.loc["none"].to_dict()
+    said = [
+        f"{words.label(row['defense'])} ({row['audit_auc']:.3f}) leaks {_beside(row, none)}"
+        for row in rows.drop("none").to_dict("records")
+    ]
+    return f"AUC of the audit: undefended {none['audit_auc']:.3f}; {words.listed(said)}."
+
+
+def _beside(row: dict[Any, Any], none: dict[Any, Any]) -> str:
+    if row["audit_auc_high"] < none["audit_auc_low"]:
+        return "clearly less"
+    return "clearly more" if row["audit_auc_low"] > none["audit_auc_high"] else "neither clearly more nor clearly less"
 
 
 def choice_dots(known: pd.DataFrame) -> pd.DataFrame:
@@ -367,8 +450,13 @@ def named(rows: pd.DataFrame) -> str:
 
 
 def choice_told(known: pd.DataFrame) -> str:
-    """Under how many choices the defended model leaks clearly less than the undefended one, and more."""
-    pairs = [pair for choice in known["choice"].unique() if (pair := _pair_of(known, choice)) is not None]
+    """Under how many choices the defended model leaks clearly less than the undefended one, and more.
+
+    A run that the protocol has under another name, or another choice, counts once.
+    """
+    fresh = further(known)
+    found = [pair for choice in fresh["choice"].unique() if (pair := _pair_of(known, choice)) is not None]
+    pairs = list({tier["key"]: (none, tier) for none, tier in found if tier["key"] in set(fresh["key"])}.values())
     less = sum(tier["audit_auc_high"] < none["audit_auc_low"] for none, tier in pairs)
     more = sum(tier["audit_auc_low"] > none["audit_auc_high"] for none, tier in pairs)
     return (

@@ -4,9 +4,7 @@
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -66,15 +64,29 @@ def alternatives(dataset: str) -> pd.DataFrame:
 
 
 def reproduced() -> Iterator[tuple[str, str, str]]:
-    """The tables of REPRODUCTION.md: of each data set those of which two rows or more were computed."""
+    """The tables of REPRODUCTION.md: of each data set the verdicts' counts, KL, choices and the paper's tables."""
+    verdicts = [[dataset, *map(str, reproduce.counts(cells(dataset)).values())] for dataset in reproduce.PROTOCOLS]
+    heads = [f"{name} `{mark}`" if mark else name for name, mark in reproduce.MARKS.items()]
+    yield REPRODUCTION, "verdicts", as_markdown([["data set", *heads], *verdicts])
+    yield REPRODUCTION, "profiles", as_markdown(profiles())
     for dataset in reproduce.PROTOCOLS:
-        rows = {replace(c.number.place, quantity="") for c in cells(dataset) if c.ours.value is not None}
-        computed = Counter(place.table for place in rows)
+        computed = {cell.number.place.table for cell in cells(dataset) if cell.ours.value is not None}
         for table in paper.TABLES:
-            if table != "II" and computed[table] >= 2:  # II has settings, no findings
+            if table != "II" and table in computed:  # II has settings, no findings
                 form = reproduce.in_paper_form(cells(dataset), table)
                 yield REPRODUCTION, f"reproduce:{dataset}:{table}", as_markdown(form)
-    yield REPRODUCTION, "alternatives:gtsrb", as_markdown(reproduce.alternative_rows(alternatives("gtsrb")))
+        yield REPRODUCTION, f"alternatives:{dataset}", as_markdown(reproduce.alternative_rows(alternatives(dataset)))
+
+
+@lru_cache
+def profiles() -> list[list[str]]:
+    """KL of members and non-members at a tenth of the pixels removed, on every data set."""
+    store, lines = Store(str(ASSETS), read_only=True), [[""]]
+    for dataset, of in reproduce.PROTOCOLS.items():
+        header, *rows = reproduce.profile_rows(store, of, (0.1,))
+        lines[0] = ["data set", *header]
+        lines += [[dataset, *row] for row in rows]
+    return lines
 
 
 def found(document: str, marker: str) -> str | None:

@@ -315,6 +315,9 @@ def paper_and_here(
     alternatives: Annotated[
         bool, typer.Option("--alternatives", help="Instead of the tables: what the paper leaves open, tried in turn.")
     ] = False,
+    profiles: Annotated[
+        bool, typer.Option("--profiles", help="Instead of the tables: stored KL divergences, by unit of the test.")
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Folder for tables (CSV, LaTeX) and figures.")] = None,
     here: HereOption = False,
     store: StoreOption = None,
@@ -323,9 +326,19 @@ def paper_and_here(
 
     What is stored is not computed again, so the command can be stopped and started anew.
     """
-    if alternatives and (table or seeds is not None or output is not None):
-        raise ValueError("--alternatives prints its own table: leave --table, --seeds and --output out")
+    if (alternatives or profiles) and (table or seeds is not None or output is not None or alternatives == profiles):
+        own = "--alternatives" if alternatives else "--profiles"
+        raise ValueError(f"{own} prints its own table: leave --table, --seeds, --output and others of its kind out")
     of, where = reproduce.protocol(dataset), demo.open_store(store)
+    if profiles:
+        lines = reproduce.profile_rows(where, of)
+        if as_json:
+            print(json.dumps([dict(zip(lines[0], line, strict=True)) for line in lines[1:]], indent=2))
+        elif in_markdown:
+            print(as_markdown(lines))
+        else:
+            _print_table(lines, 3)
+        return
     numbers = None if seeds is None else list(range(seeds))
     work = reproduce.alternative_jobs(of) if alternatives else reproduce.jobs(of, table, numbers)
     if not show:

@@ -32,7 +32,9 @@ def test_every_quantity_and_data_set_has_a_name() -> None:
     assert {number.place.quantity for number in paper.printed()} == set(page.QUANTITIES)
     assert set(page.DATASETS) == set(paper.DATASETS.values())
     assert set(page.ICONS) == set(reproduce.VERDICTS)
-    assert set(page.FIGURE_PAGES) == set(reproduce.FIGURES) - {"figure6"}
+    assert set(page._COLOURS) == set(reproduce.VERDICTS)
+    assert len(set(page.ICONS.values())) == len(page.ICONS)
+    assert set(page.FIGURE_PAGES) == set(reproduce.PAPER_FIGURES) - {"figure6"}
 
 
 def test_the_sentence_counts_what_was_computed() -> None:
@@ -42,6 +44,18 @@ def test_the_sentence_counts_what_was_computed() -> None:
     assert page.takeaway(CELLS[2:], "GTSRB") == "None of the paper's numbers on GTSRB was computed yet."
     sizes = cell(1500.0, "agrees", 1500.0, table="II", quantity="target_train", defense=None)
     assert page.takeaway([sizes], "GTSRB").startswith("None")  # a setting is no finding
+
+
+def test_the_sentence_tells_apart_what_neither_agrees_nor_contradicts() -> None:
+    verdicts = ["agrees", "unclear", "unclear", "does not move", "does not move", "does not move", "differs", "refused"]
+    said = page.takeaway([cell(0.7, verdict) for verdict in verdicts], "GTSRB")
+    assert "7 were computed" in said
+    assert (
+        "Of the others, 2 do not clearly move, but may do so by as much as the paper's; 3 do not move as the paper's "
+        "do; 1 lie outside our interval, with no direction to compare."
+    ) in said
+    assert "1 cannot be had from so few images." in said
+    assert "Of the others" not in page.takeaway(CELLS, "GTSRB")
 
 
 def test_the_farthest_number_is_named() -> None:
@@ -80,7 +94,7 @@ def test_the_page_shows_what_is_stored(open_page: Open, shipped_store: Path) -> 
     assert not test.exception
     assert "Table VIII" in texts(test)
     assert len(charts(test)) >= 1
-    (table,) = test.dataframe
+    table = test.dataframe[0]
     found = reproduce.cells(demo.open_store(str(shipped_store)), reproduce.protocol("gtsrb"), ["VIII"])
     assert list(table.value["paper"]) == [one.number.value for one in found]
     assert list(table.value["verdict"]) == [one.verdict for one in found]
@@ -98,7 +112,9 @@ def test_filters_that_leave_nothing_say_so(open_page: Open, shipped_store: Path)
     test = open_page("paper", shipped_store, table="IV", paper_verdicts=verdict, paper_defenses=words.label(defense))
     assert not test.exception
     assert "The filters leave no number of this table." in texts(test)
-    assert reproduce.latex([], "IX")
+    empty = reproduce.latex([], "IX")
+    assert empty.startswith(r"\begin{tabular}")
+    assert r"\\" not in empty  # not even a header
     assert page.shown([]).empty
 
 
@@ -113,9 +129,10 @@ def test_without_results_every_number_is_to_be_computed(open_page: Open, empty_s
 def test_choices_are_counted_by_intervals_that_are_apart() -> None:
     def lines(choice: str, none: float, tier: float) -> list[dict[str, object]]:
         return [
-            {"choice": choice, "defense": name, "audit_auc": v, "audit_auc_low": v - 0.02, "audit_auc_high": v + 0.02}
+            {"choice": choice, "defense": name, "key": f"{choice} {name}", "audit_auc": v, "audit_auc_low": v - 0.02,
+             "audit_auc_high": v + 0.02}
             for name, v in (("none", none), ("tier_full", tier))
-        ]
+        ]  # fmt: skip
 
     usual = reproduce.CHOICES[0].name
     whole = [*lines(usual, 0.7, 0.9), *lines("a", 0.8, 0.6), *lines("b", 0.6, 0.8), *lines("c", 0.7, 0.71)]
@@ -123,6 +140,11 @@ def test_choices_are_counted_by_intervals_that_are_apart() -> None:
     # trained, and of another net TIER alone, which another net's undefended model says nothing of
     other = next(choice.name for choice in reproduce.CHOICES if choice.defenses == ("none", "tier_full"))
     table = pd.DataFrame([*whole, lines("d", 0.9, 0.5)[1], lines("e", 0.9, 0.5)[0], lines(other, 0.9, 0.5)[1]])
+    # f is the protocol's own computation under another name, and g is a's
+    again = pd.DataFrame([*lines("f", 0.7, 0.9), *lines("g", 0.8, 0.6)])
+    again["key"] = [f"{usual} none", f"{usual} tier_full", "a none", "a tier_full"]
+    assert page.choice_told(pd.concat([table, again])) == page.choice_told(table)
+    assert set(page.further(pd.concat([table, again]))["choice"]) == {"a", "b", "c", "d", "e", "g", other}
     assert page.choice_told(table) == (
         "Under 4 choices both an undefended model and TIER were trained. TIER leaks clearly less under 2 and clearly "
         "more under 1 (AUC of the audit, intervals apart)."
@@ -133,8 +155,50 @@ def test_choices_are_counted_by_intervals_that_are_apart() -> None:
     assert re.sub("<[^>]*>", "", page.named(rows)) == "● Undefended · ◆ TIER Full"
 
 
+def test_the_audit_of_the_tables_shows_where_no_choice_was_tried(open_page: Open, shipped_store: Path) -> None:
+    of = reproduce.protocol("cifar10")
+    known = reproduce.alternatives(demo.open_store(str(shipped_store)), of)
+    known = known[known["audit_auc"].notna()]
+    assert not len(page.further(known))
+    test = open_page("paper", shipped_store, of="CIFAR-10", table="IV")
+    assert not test.exception
+    assert "The audit of the models in the tables" in texts(test)
+    assert "What the paper leaves open" not in texts(test)
+    shown = test.dataframe[1].value
+    assert list(shown["AUC"]) == list(known["audit_auc"])
+    assert "choice" not in shown
+    assert list(page.model_dots(known)["name"]) == [words.label(name) for name in known["defense"]]
+
+
+def test_how_tier_leaks_is_told_without_a_choice() -> None:
+    def row(defense: str, value: float) -> dict[str, object]:
+        return {"choice": reproduce.CHOICES[0].name, "defense": defense, "audit_auc": value,
+                "audit_auc_low": value - 0.02, "audit_auc_high": value + 0.02}  # fmt: skip
+
+    rows = [row("none", 0.7), row("tier_full", 0.8), row("tier_reg", 0.69)]
+    assert page.audit_told(pd.DataFrame(rows)) == (
+        "AUC of the audit: undefended 0.700; TIER Full (0.800) leaks clearly more and TIER Reg-only (0.690) leaks "
+        "neither clearly more nor clearly less."
+    )
+    assert "TIER Full (0.600) leaks clearly less" in page.audit_told(pd.DataFrame([rows[0], row("tier_full", 0.6)]))
+    assert page.audit_told(pd.DataFrame(rows[1:2])) == "AUC of the audit: TIER Full 0.800."
+
+
+def test_absent_figures_are_named_with_what_computes_them(open_page: Open, shipped_store: Path) -> None:
+    of = reproduce.protocol("cifar100")
+    base = "python -m tier reproduce --dataset cifar100"
+    assert page.figure_commands(of, ["figure2", "figure4", "figure5"]) == [f"{base} --table IV", f"{base} --table VI"]
+    assert page.figure_commands(of, ["figure3_morf", "figure5"]) == [f"{base} --output paper"]
+    made = reproduce.charts(demo.open_store(str(shipped_store)), of)
+    test = open_page("paper", shipped_store, of="CIFAR-100", table="IV")
+    (said,) = [one.value for one in test.info if one.value.startswith("Not stored yet")]
+    for name in page.FIGURE_PAGES:
+        assert (reproduce.PAPER_FIGURES[name] in said) == (name not in made)
+    assert any(one.value == f"{base} --output paper" for one in test.code)
+
+
 def test_filters_leave_rows_out(open_page: Open, shipped_store: Path) -> None:
     test = open_page("paper", shipped_store, table="IX", paper_defenses="TIER Reg-only")
     assert not test.exception
-    (table,) = test.dataframe
+    table = test.dataframe[0]
     assert set(table.value["defense"]) == {"TIER Reg-only"}

@@ -2,17 +2,19 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from scipy import optimize, stats
 from typer.testing import CliRunner
 
 from tests.tier.test_paper import value
-from tier import demo, experiment, paper, presets, reproduce, summary
+from tier import cli, demo, experiment, paper, presets, reproduce, summary
 from tier.cli import app
 from tier.paper import Place, Printed
-from tier.reproduce import verdicts
+from tier.reproduce import ours, verdicts
 from tier.reproduce.ours import Measured, Reader
 from tier.store import Store
 
@@ -40,8 +42,18 @@ def around(value: float, half: float = 0.02) -> Measured:
         (0.74, around(0.60), 0.80, around(0.80), "same direction"),
         (0.74, around(0.90), 0.80, Measured(0.80), "contradicts"),
         (0.74, around(0.90), 0.80, around(0.80), "contradicts"),
-        (0.74, around(0.84), 0.80, around(0.81), "unclear"),  # the intervals overlap
-        (0.74, around(0.80), 0.90, Measured(0.79), "unclear"),
+        (0.74, around(0.84, 0.1), 0.80, around(0.81), "agrees"),
+        (0.74, around(0.84, 0.09), 0.80, around(0.81), "unclear"),  # the intervals overlap
+        (0.74, around(0.84), 0.80, around(0.81), "does not move"),  # ours by -0.01 to 0.07
+        (
+            0.74,
+            around(0.80),
+            0.90,
+            Measured(0.79),
+            "does not move",
+        ),  # ours moves by -0.01 to 0.03, the paper's by -0.16
+        (0.74, around(0.80), 0.75, Measured(0.79), "differs"),  # 0.75 may be 0.745, as 0.74 may
+        (0.74, around(0.80), 0.76, Measured(0.80), "unclear"),  # the paper's -0.02 is as ours may be
         (0.74, around(0.60), 0.745, around(0.80), "contradicts"),  # the paper's did not move
         (0.74, around(0.80), 0.74, around(0.79), "differs"),  # neither moved
         (0.74, around(0.60), 0.75, around(0.80), "contradicts"),  # both may be 0.745: the paper's did not move
@@ -54,6 +66,65 @@ def test_verdicts(
 ) -> None:
     assert verdict(printed, ours, start, our_start) == expected
     assert expected in reproduce.VERDICTS
+
+
+@pytest.mark.parametrize(
+    ("printed", "ours", "opposed", "expected"),
+    [
+        (1.1e-12, 3.95e-26, True, "contradicts"),
+        (1.1e-12, 3.95e-26, False, "same direction"),
+        (0.0023, 1.65e-7, True, "contradicts"),
+        (0.0023, 0.0023, False, "same direction"),  # its size is the sample's
+        (2.9e-6, 0.802, True, "unclear"),
+        (0.3, 0.01, False, "contradicts"),
+        (0.3, 0.3, False, "differs"),
+    ],
+)
+def test_of_a_p_value_the_side_of_the_threshold_counts(
+    printed: float, ours: float, opposed: bool, expected: str
+) -> None:
+    number = Printed(Place("I", "cifar100", "t_p_value", "none", level=0.1), printed, printed / 100)
+    assert verdicts.verdict_of_p(number, Measured(ours), opposed) == expected
+    assert verdicts.verdict_of_p(number, Measured(refused=Reader.absent), opposed) == "not computed"
+
+
+def test_a_p_value_of_an_opposite_difference_contradicts() -> None:
+    found = reproduce.cells(demo.open_store(None), reproduce.protocol("cifar100"), ["I", "III"])
+    by_place = {cell.number.place: cell for cell in found}
+    told = [
+        (cell, by_place[replace(p, quantity="t_statistic")])
+        for p, cell in by_place.items()
+        if p.quantity == "t_p_value"
+    ]
+    assert len(told) == 10
+    for cell, t in told:
+        assert cell.ours.value is not None
+        assert t.ours.value is not None
+        opposed = (t.number.value < 0) != (t.ours.value < 0)
+        wanted = ("contradicts" if opposed else "same direction") if cell.ours.value <= 0.05 else "unclear"
+        assert cell.verdict == wanted
+
+
+@pytest.mark.parametrize(("t", "df"), [(-28.2, 36), (-7.5, 36), (0.3, 36), (4.0, 160)])
+def test_the_interval_of_t_is_that_of_a_noncentral_t(t: float, df: float) -> None:
+    """Against the quantiles of the distribution itself, at sizes of difference where its spread is not 1."""
+    value, interval = ours._profile_value(pd.Series({"t": t, "t_df": df}), "t_statistic")
+    assert value == t
+    assert interval is not None
+
+    def end(share: float) -> float:
+        return float(optimize.brentq(lambda nc: stats.nct.cdf(t, df, nc) - share, t - 12, t + 12))
+
+    assert interval == pytest.approx((end(0.975), end(0.025)), abs=0.06 * abs(t) + 0.05)
+
+
+def test_t_is_told_at_the_papers_size_too() -> None:
+    found = reproduce.cells(demo.open_store(None), reproduce.protocol("cifar100"), ["I"])
+    cell = next(cell for cell in found if cell.number.place.quantity == "t_statistic")
+    assert cell.ours.value is not None
+    ((value, _),) = [v for name, v in cell.ours.beside.items() if name.endswith("78 batches")]  # 10,000 images in 128s
+    assert value == pytest.approx(cell.ours.value * (78 / 19) ** 0.5)  # 2,500 of them
+    assert "19 in each group" in cell.conditions
 
 
 def test_from_where_numbers_move() -> None:
@@ -134,6 +205,7 @@ def test_files_hold_what_the_cells_say(tmp_path: Path) -> None:
     assert {"cells.csv", "tableVIII.csv", "tableVIII.tex"} <= written
     lines = list(csv.DictReader((tmp_path / "tableVIII.csv").read_text().splitlines()))
     assert len(lines) == 5
+    assert all(f"audit_auc {name}" in lines[0] for name in verdicts.WIDE)
     (seven,) = [line for line in lines if float(line["lambda"]) == 7]
     assert float(seven["audit_auc paper"]) == 0.52
     assert seven["audit_auc verdict"] in reproduce.VERDICTS
@@ -157,10 +229,11 @@ def test_the_command_prints_every_cell() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--markdown"], ["--table", "VIII"], ["--alternatives"]])
-def test_the_command_prints_tables(arguments: list[str]) -> None:
+def test_the_command_prints_tables(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.out, "width", 400)
     result = CliRunner().invoke(app, ["reproduce", "--show", *arguments])
     assert result.exit_code == 0, result.output
-    assert "0.732 [0.698, 0.767]" in result.stdout.replace("\n", " ") or "0.732" in result.stdout
+    assert "0.732 [0.698, 0.767]" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -169,13 +242,28 @@ def test_the_command_prints_tables(arguments: list[str]) -> None:
         (["--dataset", "mnist"], "'mnist' is not reproduced here; choose one of gtsrb"),
         (["--table", "X"], "no Table 'X'"),
         (["--table", "I"], "Table I is not about gtsrb, but about cifar100"),
-        (["--alternatives", "--table", "IV"], "leave --table, --seeds and --output out"),
+        (["--alternatives", "--table", "IV"], "leave --table, --seeds, --output and others of its kind out"),
+        (["--profiles", "--seeds", "2"], "--profiles prints its own table"),
     ],
 )
 def test_what_does_not_exist_is_refused(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(app, ["reproduce", "--show", *arguments])
     assert result.exit_code != 0
     assert said in str(result.exception)
+
+
+def test_what_stands_beside_has_rows_of_its_own() -> None:
+    found = reproduce.cells(demo.open_store(None), reproduce.protocol("gtsrb"), ["IV"])
+    header, first, below, *_ = reproduce.in_paper_form(found, "IV")
+    ((name, (value, _)),) = next(c for c in found if c.number.place.quantity == "test_top1").ours.beside.items()
+    assert first[0] == "none"
+    assert below[0] == f"- {name}"
+    assert below[header.index("test_top1")].startswith(f"{value:.3g} [")
+    wide = reproduce.wide(found, "IV")
+    assert wide[f"test_top1 {name}"].iloc[0] == value
+    assert wide["test_top1 difference"].iloc[0] == pytest.approx(
+        abs(wide["test_top1 ours"] - wide["test_top1 paper"]).iloc[0]
+    )
 
 
 # ---- what the paper leaves open
@@ -204,6 +292,22 @@ def test_alternatives_are_the_stored_figures() -> None:
     lines = reproduce.alternative_rows(table)
     assert len(lines) == 1 + len(table)
     assert any(line[0] == "split by track" and line[1] == "tier_full" and "[" in line[2] for line in lines)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--markdown"], ["--json"]])
+def test_profiles_are_those_stored(arguments: list[str]) -> None:
+    store, preset = demo.open_store(None), presets.get("cifar100_paper")
+    header, *lines = reproduce.profile_rows(store, reproduce.protocol("cifar100"))
+    found = experiment.find(store, "divergence", preset.run("tier_full"), ["profile.parquet"])
+    assert found is not None
+    table = found.frame("profile.parquet")
+    row = table[(table["unit"] == "sample") & (table["level"] == 0.1)].iloc[0]
+    (line,) = [line for line in lines if line[:3] == ["tier_full", "0.1", "sample"]]
+    assert header[3:] == ["member", "nonmember", "t", "cohen_d"]
+    assert line[3:] == [f"{row[n]:.3g}" for n in ("member_mean", "nonmember_mean", "t", "cohen_d")]
+    result = CliRunner().invoke(app, ["reproduce", "--dataset", "cifar100", "--profiles", *arguments])
+    assert result.exit_code == 0, result.output
+    assert all(number in result.stdout for number in line[3:])
 
 
 # ---- what ships
@@ -322,7 +426,8 @@ def test_cells_of_tables_i_and_iii_are_means_of_batches(tmp_path: Path) -> None:
     columns = ("member_mean", "member_low", "member_high", "nonmember_mean", "nonmember_low", "nonmember_high", "t",
                "t_p", "ks", "ks_p")  # fmt: skip
     rows = [
-        {"unit": unit, "level": level, **{name: scale + i / 100 for i, name in enumerate(columns)}}
+        {"unit": unit, "level": level, "t_df": 36.0, "member_n": 19,
+         **{name: scale + i / 100 for i, name in enumerate(columns)}}
         for unit, scale in (("sample", 5.0), ("batch", 7.0)) for level in (0.1, 0.2)
     ]  # fmt: skip
     key = experiment.key("divergence", main.run("tier_full"))
@@ -334,8 +439,8 @@ def test_cells_of_tables_i_and_iii_are_means_of_batches(tmp_path: Path) -> None:
 
     assert (told("kl_mean_member").value, told("kl_mean_member").interval) == (7.0, (7.01, 7.02))
     assert told("kl_mean_nonmember").value == 7.03
-    t = told("t_statistic")
-    assert (t.value, t.interval) == (7.06, pytest.approx((7.06 - 1.96, 7.06 + 1.96), abs=1e-3))
+    t, margin = told("t_statistic"), 1.96 * (1 + 7.06**2 / 72) ** 0.5
+    assert (t.value, t.interval) == (7.06, pytest.approx((7.06 - margin, 7.06 + margin), abs=1e-3))
     assert [told(name).value for name in ("t_p_value", "ks_statistic", "ks_p_value")] == [7.07, 7.08, 7.09]
     assert reader.measured(Place("I", "cifar100", "t_statistic", "none", level=0.1)).refused == Reader.absent
 

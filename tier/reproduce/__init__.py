@@ -1,7 +1,8 @@
 """Paper against here: which run answers to which number of the paper, and whether the two agree."""
 
 from tier.reproduce.alternatives import CHOICES, alternative_jobs, alternative_rows
-from tier.reproduce.files import FIGURES, charts, triplets, write
+from tier.reproduce.files import PAPER_FIGURES, charts, triplets, write
+from tier.reproduce.profiles import profile_rows
 from tier.reproduce.protocol import PROTOCOLS, Protocol, drawn, jobs, protocol
 from tier.reproduce.published import alternatives, place_of, publish
 from tier.reproduce.verdicts import (
@@ -20,9 +21,9 @@ from tier.reproduce.verdicts import (
 
 __all__ = [
     "CHOICES",
-    "FIGURES",
     "KEYS",
     "MARKS",
+    "PAPER_FIGURES",
     "PROTOCOLS",
     "VERDICTS",
     "Cell",
@@ -40,6 +41,7 @@ __all__ = [
     "jobs",
     "latex",
     "place_of",
+    "profile_rows",
     "protocol",
     "publish",
     "triplets",

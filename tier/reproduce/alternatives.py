@@ -9,7 +9,7 @@ import pandas as pd
 from tier import experiment, presets, summary
 from tier.config import DefenseName, Experiment
 from tier.demo import Job
-from tier.reproduce.protocol import MODELS, Protocol
+from tier.reproduce.protocol import AUGMENTED, MODELS, Protocol, protocol
 from tier.store import Store
 
 
@@ -23,10 +23,13 @@ class Choice:
     defenses: tuple[DefenseName, ...] = MODELS
 
 
+_DATASET = "gtsrb"  # on which all choices are tried
+_CLASSES = 43
+_TIER = presets.get(protocol(_DATASET).sweeps).defense("tier_full").tier
 _BY_TRACK = {"split.group_disjoint": True, "audit.whole_groups": True}
 _SMALL = {"model.architecture": "small", "model.width": 32}
 CHOICES = (
-    Choice("as in the tables", "the protocol as it is", {}, (*MODELS, "tier_reg")),
+    Choice("as in the tables", "the protocol as it is", {}, (*MODELS, AUGMENTED, "tier_reg")),
     Choice(
         "split by track",
         "near-identical frames of a track fall on both sides of a random split, which makes non-members look like "
@@ -46,8 +49,9 @@ CHOICES = (
     ),
     Choice(
         "KL averaged over the classes",
-        "PyTorch's kl_div divides by the 43 classes too unless told not to; this weighs the two terms as that would",
-        {"defense.tier.lambda": 7.0 / 43, "defense.tier.beta": 0.3 * 43},
+        f"PyTorch's kl_div divides by the {_CLASSES} classes too unless told not to; this weighs the two terms as that "
+        "would",
+        {"defense.tier.lambda": _TIER.lambda_ / _CLASSES, "defense.tier.beta": _TIER.beta * _CLASSES},
         ("tier_full",),
     ),
     Choice(
@@ -82,7 +86,8 @@ CHOICES = (
     ),
     Choice(
         "all models augmented",
-        "the paper says that all models are trained with augmentation (VI-D)",
+        "the paper says that all models are trained with augmentation (VI-D); None is then what the tables call "
+        "augmentation, and TIER Reg-only is TIER Full: the same runs, so that nothing new is trained",
         {"defense.base_augmentation": "standard"},
         ("none", "tier_reg"),
     ),
@@ -101,17 +106,17 @@ CHOICES = (
     Choice("the small net, split by track", "both at once", _SMALL | _BY_TRACK),
     Choice(
         "CIFAR stem, 10 epochs",
-        "the paper does not say which stem; this one sees every place and is ten times as slow, so fewer epochs",
+        "the paper does not say which stem; this one sees every place, which takes longer, so fewer epochs",
         {"model.architecture": "resnet18_cifar", "train.epochs": 10},
     ),
 )
-FIGURES = ("train_accuracy", "test_accuracy", "audit_balanced_accuracy", "audit_auc", "gap_balanced_accuracy")
+MEASURED = ("train_accuracy", "test_accuracy", "audit_balanced_accuracy", "audit_auc", "gap_balanced_accuracy")
 
 
 def alternative_runs(of: Protocol) -> Iterator[tuple[Choice, DefenseName, Experiment]]:
     """Every choice with the defenses that it concerns, on the preset of the sweeps and its first seed."""
     preset = presets.get(of.sweeps)
-    for choice in CHOICES if of.dataset == "gtsrb" else CHOICES[:1]:
+    for choice in CHOICES if of.dataset == _DATASET else CHOICES[:1]:
         for defense in choice.defenses:
             yield choice, defense, preset.run(defense, preset.seeds[0]).set(choice.settings)
 
@@ -122,7 +127,7 @@ def alternative_jobs(of: Protocol) -> list[Job]:
 
 
 def measured_alternatives(store: Store, of: Protocol) -> pd.DataFrame:
-    """A line per choice and defense: choice, why, defense, key, and each of FIGURES with its interval (_low, _high).
+    """A line per choice and defense: choice, why, defense, key, and each of MEASURED with its interval (_low, _high).
 
     `key` is that of the run's report. Empty fields where the run is not in the store.
     """
@@ -131,7 +136,7 @@ def measured_alternatives(store: Store, of: Protocol) -> pd.DataFrame:
         line: dict[str, Any] = {"choice": choice.name, "why": choice.why, "defense": defense}
         line["key"] = experiment.key("report", e)
         found = summary.of_runs(store, {e.train.seed: e})
-        for name in FIGURES:
+        for name in MEASURED:
             low, high = (None, None) if found is None else found["intervals"][name] or (None, None)
             line |= {name: None if found is None else found[name], f"{name}_low": low, f"{name}_high": high}
         lines.append(line)
@@ -140,9 +145,9 @@ def measured_alternatives(store: Store, of: Protocol) -> pd.DataFrame:
 
 def alternative_rows(table: pd.DataFrame) -> list[list[str]]:
     """Such lines as text, header first; runs that are not stored have dashes."""
-    lines = [["choice", "defense", *FIGURES]]
+    lines = [["choice", "defense", *MEASURED]]
     for row in table.to_dict("records"):
-        lines.append([row["choice"], row["defense"], *(_cell(row, name) for name in FIGURES)])
+        lines.append([row["choice"], row["defense"], *(_cell(row, name) for name in MEASURED)])
     return lines
 
 

@@ -1,5 +1,6 @@
 """What a store holds of each number that the paper prints."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tier import experiment, presets, summary
+from tier import experiment, paper, presets, summary
 from tier.config import DefenseName, Experiment
 from tier.paper import SWEEPS, Place
 from tier.presets import Preset
@@ -110,7 +111,8 @@ class Reader:
                 f"lambda {e.defense.tier.lambda_:g}, beta {e.defense.tier.beta:g}, warm-up {e.defense.tier.warmup}"
             )
         if place.table in ("I", "III"):
-            parts.append(f"means of {e.divergence.batch} images")
+            size, batch = e.split.target_train, e.divergence.batch
+            parts.append(f"means of {batch} images, {size // batch} in each group")
         return ", ".join(parts)
 
     def _seeds(self, preset: Preset) -> tuple[int, ...]:
@@ -129,11 +131,21 @@ class Reader:
         value, interval = _profile_value(found, place.quantity)
         if value is None:
             return Measured(refused="too few batches for a test: 8 in each group are needed")
-        beside = {}
+        beside: dict[str, tuple[float, tuple[float, float] | None]] = {}
+        if place.quantity == "t_statistic":
+            batches = self._printed_size(place.dataset) // self.main.experiment.divergence.batch
+            beside[f"with as large a difference and {batches} batches"] = (
+                value * math.sqrt(batches / float(found["member_n"])), None,
+            )  # fmt: skip
         if place.defense == "none" and (other := self._profile(AUGMENTED, seed, place.level)) is not None:
             again, its = _profile_value(other, place.quantity)
-            beside = {} if again is None else {_AUGMENTED_TEXT: (again, its)}
+            beside |= {} if again is None else {_AUGMENTED_TEXT: (again, its)}
         return Measured(value, interval, None, (seed,), beside)
+
+    @staticmethod
+    def _printed_size(dataset: str) -> int:
+        """How many members the paper's target has (Table II)."""
+        return int(next(n.value for n in paper.of(dataset, ["II"]) if n.place.quantity == "target_train"))
 
     def _profile(self, defense: DefenseName, seed: int, level: float) -> pd.Series | None:
         result = experiment.find(self.store, "divergence", self.main.run(defense, seed), ["profile.parquet"])
@@ -259,13 +271,17 @@ def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:
 def _profile_value(row: pd.Series, quantity: str) -> tuple[float | None, tuple[float, float] | None]:
     """A number of Table I or III and its interval, from a row of `divergence/profile.parquet`.
 
-    t scatters by about a standard normal around what it is on average.
+    t is a standardized difference of means, whose standard error grows with it: Hedges and Olkin, Statistical Methods
+    for Meta-Analysis (1985), chapter 5, in units of t.
     """
     if quantity in _OF_PROFILE:
         value = float(row[_OF_PROFILE[quantity]])
         if np.isnan(value):
             return None, None
-        return value, (value - Z, value + Z) if quantity == "t_statistic" else None
+        if quantity != "t_statistic":
+            return value, None
+        margin = Z * math.sqrt(1 + value**2 / (2 * float(row["t_df"])))
+        return value, (value - margin, value + margin)
     group = quantity.removeprefix("kl_mean_")
     return float(row[f"{group}_mean"]), (float(row[f"{group}_low"]), float(row[f"{group}_high"]))
 

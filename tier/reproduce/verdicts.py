@@ -17,14 +17,16 @@ from tier.store import Store
 VERDICTS = {
     "agrees": "the paper's number, or one that rounds to it, lies in our 95 % interval",
     "same direction": "another value, moved the same way from what it is compared with",
-    "unclear": "the paper's number moves and ours does not clearly",
+    "unclear": "the paper's number moves; ours does not clearly, but may do so by as much",
+    "does not move": "the paper's number moves, by more than ours can have moved",
     "contradicts": "moved the other way, or clearly moved where the paper's number is not",
     "differs": "another value, where the paper claims no direction or ours from which it moves is not stored",
     "refused": "cannot be had from so few images, or is not defined; the reason stands beside it",
     "not computed": "not in this store",
 }
 """What a cell says of the paper's number and ours."""
-EXACT = 1e-9  # printed decimals differ by less than this from what floats make of them: 0.75 - 0.74 > 0.01 there
+EXACT = 1 + 1e-6  # printed decimals are units of rounding apart, but for what floats make of them: 0.75 - 0.74 > 0.01
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,10 @@ def cells(
             theirs, mine, words = printed.get(begin), ours.get(begin, mine), _in_words(begin, number.place)
         elif begin is not None:
             theirs, mine, words = Printed(number.place, begin, 0.0), Measured(begin), f"{begin:g}"
-        said = verdict(number, ours[number.place], theirs, mine)
+        if number.place.quantity.endswith("_p_value"):
+            said = verdict_of_p(number, ours[number.place], _opposed(number.place, printed, ours))
+        else:
+            said = verdict(number, ours[number.place], theirs, mine)
         found.append(Cell(number, ours[number.place], said, words, reader.conditions(number.place)))
     return found
 
@@ -103,20 +108,49 @@ def verdict(number: Printed, ours: Measured, begin: Printed | None, our_begin: M
     Ours moves where the two intervals lie apart; the paper's where the difference is more than rounding.
     """
     if ours.value is None:
-        return "not computed" if ours.refused == Reader.absent else "refused"
+        return _without(ours)
     low, high = ours.interval or (ours.value, ours.value)
-    half = number.half + EXACT
+    half = number.half * EXACT
     if low - half <= number.value <= high + half:
         return "agrees"
     if begin is None or our_begin.value is None:
         return "differs"
     moved = number.value - begin.value
-    theirs = 0 if abs(moved) <= half + begin.half else np.sign(moved)
+    rounding = (number.half + begin.half) * EXACT
+    theirs = 0 if abs(moved) <= rounding else np.sign(moved)
     first, last = our_begin.interval or (our_begin.value, our_begin.value)
     mine = 1 if low > last else -1 if high < first else 0
     if theirs == mine:
         return "same direction" if theirs else "differs"
-    return "unclear" if mine == 0 else "contradicts"
+    if mine:
+        return "contradicts"
+    return "unclear" if low - last - rounding <= moved <= high - first + rounding else "does not move"
+
+
+def verdict_of_p(number: Printed, ours: Measured, opposed: bool) -> str:
+    """One of VERDICTS for a p-value, of which only the side of SIGNIFICANT is compared: its size is the sample's.
+
+    `opposed`: the two differences that are tested have opposite signs.
+    """
+    if ours.value is None:
+        return _without(ours)
+    theirs, mine = number.value <= SIGNIFICANT, ours.value <= SIGNIFICANT
+    if theirs and mine:
+        return "contradicts" if opposed else "same direction"
+    if theirs:
+        return "unclear"
+    return "contradicts" if mine else "differs"
+
+
+def _opposed(place: Place, printed: dict[Place, Printed], ours: dict[Place, Measured]) -> bool:
+    """Whether the means behind a p-value differ in opposite directions here and in the paper."""
+    t = replace(place, quantity="t_statistic")
+    value = ours.get(t, Measured()).value
+    return t in printed and value is not None and printed[t].value * value < 0
+
+
+def _without(ours: Measured) -> str:
+    return "not computed" if ours.refused == Reader.absent else "refused"
 
 
 def start(place: Place) -> Place | float | None:
@@ -126,7 +160,9 @@ def start(place: Place) -> Place | float | None:
             other = {"kl_mean_member": "kl_mean_nonmember", "kl_mean_nonmember": "kl_mean_member"}
             if place.quantity in other:
                 return replace(place, quantity=other[place.quantity])
-            return {"t_statistic": 0.0, "t_p_value": 0.05, "ks_p_value": 0.05}.get(place.quantity)
+            if place.quantity.endswith("_p_value"):
+                return SIGNIFICANT
+            return 0.0 if place.quantity == "t_statistic" else None
         case "IV" | "V" | "VI" if place.defense != "none":
             return replace(place, defense="none")
         case "V":
@@ -156,8 +192,8 @@ def _in_words(start: Place, place: Place) -> str:
 
 KEYS = ("defense", "explainer", "lambda", "beta", "removed")
 MARKS = {
-    "agrees": "=", "same direction": "~", "unclear": "?", "contradicts": "x", "differs": ".", "refused": "!",
-    "not computed": "",
+    "agrees": "=", "same direction": "~", "unclear": "?", "does not move": "0", "contradicts": "x", "differs": ".",
+    "refused": "!", "not computed": "",
 }  # fmt: skip
 """A verdict in one character, for tables of text."""
 
@@ -165,21 +201,31 @@ MARKS = {
 def in_paper_form(found: Sequence[Cell], table: str) -> list[list[str]]:
     """One table as the paper has it, header first: rows and columns as there, each cell `paper / ours [interval] mark`.
 
-    Columns of KEYS that the table does not use are left out. Empty where no cell is of that table.
+    What stands beside our numbers has rows of its own below them. Columns of KEYS that the table does not use are left
+    out. Empty where no cell is of that table.
     """
-    rows = [cell.row() for cell in found if cell.number.place.table == table]
-    keys = [name for name in KEYS if any(row[name] is not None for row in rows)]
-    quantities = list(dict.fromkeys(row["quantity"] for row in rows))
-    lines: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in rows:
-        line = lines.setdefault(tuple(_key_text(row[name]) for name in keys), {})
-        line[row["quantity"]] = cell_text(row)
-    if not lines:
+    keys, rows = _rows(found, table)
+    if not rows:
         return []
-    return [
-        [*keys, *quantities],
-        *([*key, *(line.get(name, "") for name in quantities)] for key, line in lines.items()),
-    ]
+    quantities = list(dict.fromkeys(quantity for row in rows.values() for quantity in row))
+    lines = [[*keys, *quantities]]
+    for key, row in rows.items():
+        texts = [_key_text(value) for value in key]
+        lines.append([*texts, *(cell_text(row[name]) if name in row else "" for name in quantities)])
+        for beside in dict.fromkeys(name for told in row.values() for name in told["beside"]):
+            told = [row[name]["beside"].get(beside) if name in row else None for name in quantities]
+            lines.append([f"- {beside}", *texts[1:], *("" if one is None else _ours_text(**one) for one in told)])
+    return lines
+
+
+def _rows(found: Sequence[Cell], table: str) -> tuple[list[str], dict[tuple[object, ...], dict[str, dict[str, Any]]]]:
+    """The keys that tell a table's rows apart, and by their values what `Cell.row` says of each of a row's numbers."""
+    told = [cell.row() for cell in found if cell.number.place.table == table]
+    keys = [name for name in KEYS if any(row[name] is not None for row in told)]
+    rows: dict[tuple[object, ...], dict[str, dict[str, Any]]] = {}
+    for row in told:
+        rows.setdefault(tuple(row[name] for name in keys), {})[row["quantity"]] = row
+    return keys, rows
 
 
 def _key_text(value: object) -> str:
@@ -190,12 +236,15 @@ def cell_text(row: dict[str, Any]) -> str:
     """A cell in one line: the paper's number, ours with its interval, and the mark of the verdict."""
     if row["ours"] is None:
         return f"{row['paper']:.3g} / - {MARKS[row['verdict']]}".rstrip()
-    interval = "" if row["interval"] is None else f" [{row['interval'][0]:.3g}, {row['interval'][1]:.3g}]"
-    return f"{row['paper']:.3g} / {row['ours']:.3g}{interval} {MARKS[row['verdict']]}"
+    return f"{row['paper']:.3g} / {_ours_text(row['ours'], row['interval'])} {MARKS[row['verdict']]}"
+
+
+def _ours_text(value: float, interval: Sequence[float] | None) -> str:
+    return f"{value:.3g}" if interval is None else f"{value:.3g} [{interval[0]:.3g}, {interval[1]:.3g}]"
 
 
 def latex(found: Sequence[Cell], table: str) -> str:
-    """One table in the paper's form as LaTeX (booktabs); empty where no cell is of that table."""
+    """One table in the paper's form as LaTeX, for the package booktabs; no rows where no cell is of that table."""
     header, *lines = in_paper_form(found, table) or [[]]
     return str(pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True))
 
@@ -217,14 +266,20 @@ def frame(found: Sequence[Cell]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+WIDE = ("paper", "ours", "low", "high", "difference", "verdict")
+
+
 def wide(found: Sequence[Cell], table: str) -> pd.DataFrame:
-    """One table with the paper's rows; per quantity the columns `paper`, `ours`, `low`, `high` and `verdict`."""
-    lines: dict[tuple[object, ...], dict[str, object]] = {}
-    rows = [cell.row() for cell in found if cell.number.place.table == table]
-    keys = [name for name in KEYS if any(row[name] is not None for row in rows)]
-    for row in rows:
-        line = lines.setdefault(tuple(row[name] for name in keys), {name: row[name] for name in keys})
-        low, high = row["interval"] or (None, None)
-        told = {"paper": row["paper"], "ours": row["ours"], "low": low, "high": high, "verdict": row["verdict"]}
-        line |= {f"{row['quantity']} {name}": value for name, value in told.items()}
-    return pd.DataFrame(list(lines.values()))
+    """One table with the paper's rows: per quantity a column for each of WIDE, and for each number that stands
+    beside ours.
+    """
+    keys, rows = _rows(found, table)
+    lines = []
+    for key, row in rows.items():
+        line: dict[str, object] = dict(zip(keys, key, strict=True))
+        for quantity, told in row.items():
+            told["low"], told["high"] = told["interval"] or (None, None)
+            line |= {f"{quantity} {name}": told[name] for name in WIDE}
+            line |= {f"{quantity} {name}": beside["value"] for name, beside in told["beside"].items()}
+        lines.append(line)
+    return pd.DataFrame(lines)
