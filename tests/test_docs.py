@@ -31,6 +31,8 @@ def test_the_reproduction_lists_no_number_that_the_store_lacks() -> None:
         own = paper.DATASETS.get(heading)
         ours, theirs = zip(*(numbers(d) for d in ([own] if own else reproduce.PROTOCOLS)), strict=True)
         found = re.findall(r"(?<![\w.])-?\d+\.\d+(?!\d|\.\d)", prose(section))
+        tables = set(re.findall(r"^<!-- \w+:(\w+)", section, flags=re.M))
+        assert tables == ({own} if own else set()), heading
         told += sum(len(number.split(".")[1]) == 3 for number in found)
         known = {3: set().union(*ours)}
         unknown = [n for n in found if n not in known.get(len(n.split(".")[1]), set().union(*theirs))]

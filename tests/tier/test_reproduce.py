@@ -138,7 +138,11 @@ def test_from_where_numbers_move() -> None:
     assert start(Place("VIII", "gtsrb", "test_top1", "tier_full", lam=7.0, beta=0.3)) == Place(
         "VIII", "gtsrb", "test_top1", "tier_full", lam=0.0, beta=0.3
     )
-    assert start(Place("IX", "gtsrb", "audit_accuracy", "tier_reg", lam=7.0, beta=0.0)) == 0.5
+    assert start(Place("IX", "gtsrb", "audit_accuracy", "tier_reg", lam=7.0, beta=0.0)) is None
+    assert start(Place("IX", "gtsrb", "audit_accuracy", "tier_full", lam=7.0, beta=0.0)) == Place(
+        "VIII", "gtsrb", "audit_accuracy", "tier_full", lam=0.0, beta=0.3
+    )
+    assert start(Place("VIII", "gtsrb", "audit_accuracy", "tier_full", lam=0.0, beta=0.3)) == 0.5
     assert start(Place("I", "cifar100", "kl_mean_member", "none", level=0.1)) == Place(
         "I", "cifar100", "kl_mean_nonmember", "none", level=0.1
     )
@@ -183,6 +187,14 @@ def test_cells_say_what_is_not_there(tmp_path: Path) -> None:
     assert {cell.verdict for cell in found} == {"not computed"}
     assert all(cell.ours.refused for cell in found)
     assert reproduce.counts(found)["not computed"] == len(found) - 6  # Table II does not count
+
+
+def test_a_tables_verdicts_are_the_same_alone() -> None:
+    """Though what its numbers move from is in another table."""
+    store, of = demo.open_store(None), reproduce.protocol("gtsrb")
+    whole = [cell.row() for cell in reproduce.cells(store, of) if cell.number.place.table == "IX"]
+    assert [cell.row() for cell in reproduce.cells(store, of, ["IX"])] == whole
+    assert any(row["compared_with"] == "lambda 0" for row in whole)
 
 
 def test_cells_are_the_stored_figures() -> None:

@@ -10,10 +10,10 @@ import pytest
 from tests.dashboard import synthetic
 from tier import experiment, figures, paper, presets, reproduce
 from tier.reproduce import Cell, files
-from tier.reproduce.ours import Measured
+from tier.reproduce.ours import QUALITY_CONTROLS, Measured
 from tier.store import Store
 
-CONTROLS = {"of noise": (0.0, (-0.01, 0.01)), "of the image's edges": (0.02, None)}
+CONTROLS = {QUALITY_CONTROLS["random"]: (0.0, (-0.01, 0.01)), QUALITY_CONTROLS["edges"]: (0.02, None)}
 
 
 def table_vi(dataset: str, ours: Callable[[paper.Place], float | None]) -> list[Cell]:

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from tier import experiment, figures, gallery, paper, pictures, presets, sheets, tables
 from tier.config import DefenseName, Experiment
 from tier.gallery import ORDERS
+from tier.reproduce.ours import QUALITY_CONTROLS
 from tier.reproduce.protocol import MODELS, Protocol, explainers
 from tier.reproduce.verdicts import Cell, cells, frame, latex, wide
 from tier.store import Store
@@ -163,14 +164,13 @@ def _scores(found: Sequence[Cell]) -> go.Figure | None:
 
 
 _QUALITY = ("faithfulness_correlation", "faithfulness_estimate", "sufficiency")  # the columns of Table VI
-_CONTROLS = {"random": "of noise", "edges": "of the image's edges"}  # what stands beside a cell of it
 
 
 def _score(cell: Cell) -> dict[str, object]:
     """A row for `figures.quality_curves`."""
     place = cell.number.place
     row: dict[str, object] = {"model": place.defense, "explainer": place.explainer, "metric": place.quantity, "n": None}
-    marks = {name: cell.ours.beside.get(words, (None, None)) for name, words in _CONTROLS.items()}
+    marks = {name: cell.ours.beside.get(words, (None, None)) for name, words in QUALITY_CONTROLS.items()}
     for name, (value, interval) in {"mean": (cell.ours.value, cell.ours.interval), **marks}.items():
         low, high = interval or (value, value)
         row |= {

@@ -73,7 +73,7 @@ class Reader:
             case "V":
                 return self._attack(place)
             case "VI":
-                return self._of_maps(place, self._quality, {"random": "of noise", "edges": "of the image's edges"})
+                return self._of_maps(place, self._quality, QUALITY_CONTROLS)
             case "VII":
                 return self._of_maps(place, self._likeness, _LIKENESS_CONTROLS)
             case _:
@@ -247,6 +247,7 @@ class Reader:
 
 
 _BESIDE_AUGMENTED = ("I", "IV", "V")  # what the paper calls None may be augmented (VI-D)
+QUALITY_CONTROLS = {"random": "of noise", "edges": "of the image's edges"}
 _LIKENESS_CONTROLS = {
     "shuffled": "of maps of different images",
     "second_seed": "of two undefended models of different seeds",

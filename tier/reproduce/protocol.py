@@ -146,12 +146,12 @@ def _figure_jobs(of: Protocol, seeds: Sequence[int] | None) -> Iterator[Job]:
 
 
 def drawn(of: Protocol) -> Iterator[Job]:
-    """The results that Figures 2 to 4 are drawn from, which are small."""
+    """The results that Figures 2 to 4 are drawn from, which are small; and the KL profile of the augmented model."""
     preset = presets.get(of.main)
-    for name in MODELS:
+    for name in (*MODELS, AUGMENTED):
         run = preset.run(name, preset.seeds[0])
         yield f"{name}, profile", "divergence", run
-        for explainer in explainers("V"):
+        for explainer in explainers("V") if name in MODELS else ():
             yield f"{name} {explainer}, curves", "trajectory", run.set({"explain.name": explainer})
 
 

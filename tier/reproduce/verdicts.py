@@ -82,10 +82,12 @@ def cells(
     the presets by default. Raises ValueError for a table that the paper does not have.
     """
     numbers = paper.of(of.dataset, tables)
+    printed = {number.place: number for number in paper.of(of.dataset)}
     reader = Reader(store, of, seeds)
     known = published(store, of)
-    ours = {n.place: fill(reader.measured(n.place), reader, n.place, known) for n in numbers}
-    printed = {number.place: number for number in numbers}
+    starts = (start(number.place) for number in numbers)
+    places = dict.fromkeys([*(n.place for n in numbers), *(begin for begin in starts if begin in printed)])
+    ours = {place: fill(reader.measured(place), reader, place, known) for place in places if isinstance(place, Place)}
     found = []
     for number in numbers:
         begin = start(number.place)
@@ -173,7 +175,10 @@ def start(place: Place) -> Place | float | None:
             return replace(place, lam=0.0)
         case "IX" if place.beta:
             return replace(place, beta=0.0)
-        case "VIII" | "IX":
+        case "IX":  # of the same augmentation, without the regularizer; no table has Reg-only's at lambda 0
+            augmented = replace(place, table="VIII", lam=0.0, beta=paper.BETA_OF_TABLE_VIII)
+            return augmented if place.defense == "tier_full" else None
+        case "VIII":
             return 0.5 if place.quantity.startswith("audit") else None
     return None
 
