@@ -457,8 +457,8 @@ def choice_told(known: pd.DataFrame) -> str:
     fresh = further(known)
     found = [pair for choice in fresh["choice"].unique() if (pair := _pair_of(known, choice)) is not None]
     pairs = list({tier["key"]: (none, tier) for none, tier in found if tier["key"] in set(fresh["key"])}.values())
-    less = sum(tier["audit_auc_high"] < none["audit_auc_low"] for none, tier in pairs)
-    more = sum(tier["audit_auc_low"] > none["audit_auc_high"] for none, tier in pairs)
+    told = [_beside(tier, none) for none, tier in pairs]
+    less, more = told.count("clearly less"), told.count("clearly more")
     return (
         f"Under {len(pairs)} choices both an undefended model and TIER were trained. TIER leaks clearly less under "
         f"{less} and clearly more under {more} (AUC of the audit, intervals apart)."
