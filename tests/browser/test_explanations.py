@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Page
 
+from tests import clock
 from tests.browser.conftest import Serve, settle
 from tests.dashboard import synthetic
 from tier import experiment, presets, tables
@@ -79,11 +80,16 @@ def test_what_does_not_act_on_the_sheet_is_off_there_and_comes_back(url: str, vi
 
 @pytest.mark.timed
 def test_another_explainer_is_drawn_within_two_seconds(url: str, view: View) -> None:
-    page = view(url)
-    began = time.monotonic()
-    page.get_by_text("LIME", exact=True).click()
-    page.get_by_role("img", name=re.compile("LIME map of TIER Full")).first.wait_for()
-    assert time.monotonic() - began < 2.0
+    def chosen() -> float:
+        page = view(url)
+        picture = page.get_by_role("img", name=re.compile("LIME map of TIER Full"))
+        assert not picture.count()
+        began = time.monotonic()
+        page.get_by_text("LIME", exact=True).click()
+        picture.first.wait_for()
+        return time.monotonic() - began
+
+    clock.within(2.0, chosen)
 
 
 def test_pictures_are_named_and_unsmoothed(url: str, view: View) -> None:

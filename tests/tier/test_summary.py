@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests import clock
 from tier import experiment
 from tier.attacks import ATTACKS
 from tier.config import EXPLAINER_SETTINGS, Data, Defense, Experiment, Tier
@@ -228,10 +229,10 @@ def test_all_explainers_take_seconds(store: Store) -> None:
         for explainer in EXPLAINER_SETTINGS:
             for seed in (0, 1, 2):
                 write(store, defense, explainer, seed, made_scores(seed, n=1000))
-    began = time.process_time()
-    made = fidelity(store, PRESET)
-    assert time.process_time() - began < 15  # about 2 s; a loop over resamples and statistics takes minutes
-    assert [len(views) for views in made.values()] == [8, 8, 8]
+    made: list[dict[str, Any]] = []
+    # about 2 s; a loop over resamples and statistics takes minutes
+    clock.within(15, lambda: clock.took(lambda: made.append(fidelity(store, PRESET)), time.process_time), tries=2)
+    assert [len(views) for views in made[0].values()] == [8, 8, 8]
 
 
 @lru_cache
@@ -399,10 +400,13 @@ class TestAttacks:
                 for kind in ("undefended", "same"):
                     put_attack(store, defense.name, explainer, kind, 1.0, 1.0)
             put_battery(store, defense.name)
-        began = time.process_time()
-        made = attacks(store, PRESET, explainers=list(EXPLAINER_SETTINGS))
-        assert time.process_time() - began < 10  # under 1 s: it reads records only
-        assert [len(of["explainers"]) for of in made.values()] == [8] * 4
+        made: list[dict[str, Any]] = []
+
+        def every() -> None:
+            made.append(attacks(store, PRESET, explainers=list(EXPLAINER_SETTINGS)))
+
+        clock.within(10, lambda: clock.took(every, time.process_time), tries=2)  # under 1 s: it reads records only
+        assert [len(of["explainers"]) for of in made[0].values()] == [8] * 4
 
 
 def scored(seed: int, gap: float, canaries: int = 0) -> pd.DataFrame:
