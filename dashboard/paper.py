@@ -11,16 +11,17 @@ from dashboard import components, loaders, sitemap, state, theme, words
 from tier import figures, paper, presets, reproduce
 
 NUMBER, TEXT = st.column_config.NumberColumn, st.column_config.TextColumn
-ICONS = {
-    "agrees": ":material/check_circle:",
-    "same direction": ":material/trending_flat:",
-    "unclear": ":material/help:",
-    "does not move": ":material/horizontal_rule:",
-    "contradicts": ":material/cancel:",
-    "differs": ":material/difference:",
-    "refused": ":material/block:",
-    "not computed": ":material/hourglass_empty:",
+LOOKS: dict[str, tuple[str, Any]] = {
+    "agrees": (":material/check_circle:", "blue"),
+    "same direction": (":material/trending_flat:", "blue"),
+    "unclear": (":material/help:", "gray"),
+    "does not move": (":material/horizontal_rule:", "yellow"),
+    "contradicts": (":material/cancel:", "orange"),
+    "differs": (":material/difference:", "violet"),
+    "refused": (":material/block:", "gray"),
+    "not computed": (":material/hourglass_empty:", "gray"),
 }
+"""The icon and colour of each verdict."""
 DATASETS = {"gtsrb": "GTSRB", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cinic10": "CINIC-10"}
 DATASETS |= {"openforensics": "OpenForensics"}
 QUANTITIES = {
@@ -117,18 +118,13 @@ def summary(view: View) -> None:
     st.markdown(takeaway(view.all, DATASETS[view.of.dataset]), width=theme.TEXT_WIDTH)
     with st.container(horizontal=True):
         for verdict, count in counts.items():
-            st.badge(f"{count} {verdict}", icon=ICONS[verdict], color=_COLOURS[verdict])
+            icon, colour = LOOKS[verdict]
+            st.badge(f"{count} {verdict}", icon=icon, color=colour)
     with st.expander("What the verdicts mean, and in what ours depart from the paper", icon=":material/rule:"):
-        meanings = [f"- {ICONS[name]} **{name}**: {meaning}." for name, meaning in reproduce.VERDICTS.items()]
+        meanings = [f"- {LOOKS[name][0]} **{name}**: {of.meaning}." for name, of in reproduce.VERDICTS.items()]
         st.markdown("\n".join(meanings), width=theme.TEXT_WIDTH)
         st.markdown("Ours departs from the paper's protocol in this:", width=theme.TEXT_WIDTH)
         st.markdown("\n".join(f"- {text}." for text in view.of.departures), width=theme.TEXT_WIDTH)
-
-
-_COLOURS: dict[str, Any] = {
-    "agrees": "blue", "same direction": "blue", "unclear": "gray", "does not move": "yellow", "contradicts": "orange",
-    "differs": "violet", "refused": "gray", "not computed": "gray",
-}  # fmt: skip
 
 
 def takeaway(cells: Sequence[reproduce.Cell], name: str) -> str:

@@ -66,8 +66,8 @@ def alternatives(dataset: str) -> pd.DataFrame:
 def reproduced() -> Iterator[tuple[str, str, str]]:
     """The tables of REPRODUCTION.md: of each data set the verdicts' counts, KL, choices and the paper's tables."""
     verdicts = [[dataset, *map(str, reproduce.counts(cells(dataset)).values())] for dataset in reproduce.PROTOCOLS]
-    heads = [f"{name} `{mark}`" if mark else name for name, mark in reproduce.MARKS.items()]
-    meanings = [[f"`{mark}`" if mark else "-", reproduce.VERDICTS[name]] for name, mark in reproduce.MARKS.items()]
+    heads = [f"{name} `{of.mark}`" if of.mark else name for name, of in reproduce.VERDICTS.items()]
+    meanings = [[f"`{of.mark}`" if of.mark else "-", of.meaning] for of in reproduce.VERDICTS.values()]
     yield REPRODUCTION, "marks", as_markdown([["mark", "meaning"], *meanings])
     yield REPRODUCTION, "verdicts", as_markdown([["data set", *heads], *verdicts])
     yield REPRODUCTION, "profiles", as_markdown(profiles())

@@ -351,7 +351,8 @@ def paper_and_here(
         for path in reproduce.write(output, where, of, found):
             err.print(f"wrote {path}", soft_wrap=True, markup=False)
     if as_json:
-        head = {"dataset": dataset, "departures": of.departures, "verdicts": reproduce.VERDICTS}
+        meanings = {name: verdict.meaning for name, verdict in reproduce.VERDICTS.items()}
+        head = {"dataset": dataset, "departures": of.departures, "verdicts": meanings}
         rows_ = [cell.row() for cell in found]
         print(json.dumps({**head, "counts": reproduce.counts(found), "cells": rows_}, indent=2, allow_nan=False))
         return
@@ -707,9 +708,9 @@ def _print_alternatives(table: pd.DataFrame, as_json: bool, in_markdown: bool) -
 def _print_agreement(found: Sequence[reproduce.Cell], of: reproduce.Protocol, again: list[str]) -> None:
     """How often each verdict was reached, what it means, and in what the runs depart from the paper."""
     counts = reproduce.counts(found)
-    for verdict, meaning in reproduce.VERDICTS.items():
-        mark = f" ({reproduce.MARKS[verdict]})" if reproduce.MARKS[verdict] else ""
-        out.print(f"{counts[verdict]} {verdict}{mark}: {meaning}", soft_wrap=True, markup=False, highlight=False)
+    for name, verdict in reproduce.VERDICTS.items():
+        mark = f" ({verdict.mark})" if verdict.mark else ""
+        out.print(f"{counts[name]} {name}{mark}: {verdict.meaning}", soft_wrap=True, markup=False, highlight=False)
     for departure in of.departures:
         out.print(f"Here: {departure}.", soft_wrap=True, markup=False, highlight=False)
     if counts["not computed"]:

@@ -31,9 +31,8 @@ CELLS = [
 def test_every_quantity_and_data_set_has_a_name() -> None:
     assert {number.place.quantity for number in paper.printed()} == set(page.QUANTITIES)
     assert set(page.DATASETS) == set(paper.DATASETS.values())
-    assert set(page.ICONS) == set(reproduce.VERDICTS)
-    assert set(page._COLOURS) == set(reproduce.VERDICTS)
-    assert len(set(page.ICONS.values())) == len(page.ICONS)
+    assert set(page.LOOKS) == set(reproduce.VERDICTS)
+    assert len({icon for icon, _ in page.LOOKS.values()}) == len(page.LOOKS)
     assert set(page.FIGURE_PAGES) == set(reproduce.PAPER_FIGURES) - {"figure6"}
 
 
@@ -113,7 +112,7 @@ def test_filters_that_leave_nothing_say_so(open_page: Open, shipped_store: Path)
     assert not test.exception
     assert "The filters leave no number of this table." in texts(test)
     empty = reproduce.latex([], "IX")
-    assert empty.startswith(r"\begin{tabular}")
+    assert r"\begin{tabular}{}" in empty
     assert r"\\" not in empty  # not even a header
     assert page.shown([]).empty
 

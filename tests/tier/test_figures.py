@@ -661,6 +661,21 @@ def test_thresholds_are_marked_on_the_spread_of_scores() -> None:
     assert "dotted: transferred +0.50" in figure.layout.annotations[-1].text
 
 
+def test_a_title_stands_above_the_headings_and_takes_no_room_from_the_panels() -> None:
+    frame = pd.DataFrame(
+        [{"model": "none", "level": x, "member": m, "mean": x, "sd": 0.1, "low": x, "high": x} for x in (0.1, 0.5)
+         for m in (True, False)]
+    )  # fmt: skip
+    plain = figures.divergence(frame, "sd").layout
+    layout = figures.titled(figures.divergence(frame, "sd"), "What Figure 2 shows").layout
+    assert layout.title.text == "What Figure 2 shows"
+    assert layout.height - layout.margin.t == plain.height - plain.margin.t
+    foot_of_title = layout.title.pad.t + 1.3 * layout.title.font.size  # from the upper edge
+    lines = layout.annotations[-1].text.count("<br>") + 1
+    head_of_heading = layout.margin.t - layout.annotations[-1].yshift - 1.3 * figures.FONT_PIXELS * lines
+    assert foot_of_title < head_of_heading
+
+
 def test_reasons_point_the_way_they_push_the_largest_at_the_top() -> None:
     table = pd.DataFrame({"text": ["Loss", "MoRF, 10 % removed"], "contribution": [2.0, -1.0]})
     (bar,) = figures.reasons(table, "none").data

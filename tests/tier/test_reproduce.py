@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.tier.test_paper import value
 from tier import cli, demo, experiment, paper, presets, reproduce, summary
 from tier.cli import app
 from tier.paper import Place, Printed
-from tier.reproduce import ours, verdicts
+from tier.reproduce import forms, ours, verdicts
 from tier.reproduce.ours import Measured, Reader
 from tier.store import Store
 
@@ -217,14 +218,36 @@ def test_files_hold_what_the_cells_say(tmp_path: Path) -> None:
     assert {"cells.csv", "tableVIII.csv", "tableVIII.tex"} <= written
     lines = list(csv.DictReader((tmp_path / "tableVIII.csv").read_text().splitlines()))
     assert len(lines) == 5
-    assert all(f"audit_auc {name}" in lines[0] for name in verdicts.WIDE)
+    assert all(f"audit_auc {name}" in lines[0] for name in forms.WIDE)
     (seven,) = [line for line in lines if float(line["lambda"]) == 7]
     assert float(seven["audit_auc paper"]) == 0.52
     assert seven["audit_auc verdict"] in reproduce.VERDICTS
     text = (tmp_path / "tableVIII.tex").read_text()
     assert r"\toprule" in text
     assert r"audit\_auc" in text
+    assert r"\label{tab:paper-viii}" in text
     assert len(list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))) == 20
+
+
+def test_latex_says_what_a_cell_holds_and_what_its_marks_mean() -> None:
+    number = Printed(Place("IV", "gtsrb", "audit_auc", "none"), 0.75, 0.005)
+    cells = [
+        reproduce.Cell(number, Measured(0.75, (0.7, 0.8)), "agrees", None, "net"),
+        reproduce.Cell(
+            replace(number, place=replace(PLACE, defense="tier_reg")), Measured(0.9), "same direction", None, "net"
+        ),
+        reproduce.Cell(replace(number, place=replace(PLACE, table="V")), Measured(0.9), "contradicts", None, "net"),
+    ]
+    text = reproduce.latex(cells, "IV")
+    caption = next(line for line in text.splitlines() if line.startswith(r"\caption{"))
+    assert r"the paper's Table IV" in caption
+    assert r"[95 \% interval]" in caption
+    for name in ("agrees", "same direction"):
+        assert reproduce.VERDICTS[name].meaning.replace("%", r"\%") in caption
+    assert r"\textasciitilde{} another value" in caption
+    assert reproduce.VERDICTS["contradicts"].meaning not in caption  # of another table
+    assert not re.search(r"(?<!\\)[%&#_$]", caption)
+    assert text.count("{") == text.count("}")
 
 
 def test_the_command_prints_every_cell() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.dashboard import synthetic
 from tier import experiment, figures, paper, presets, reproduce
+from tier.figures import of_paper
 from tier.reproduce import Cell, files
 from tier.reproduce.ours import QUALITY_CONTROLS, Measured
 from tier.store import Store
@@ -51,7 +52,7 @@ def test_figures_2_and_4_show_the_means_that_the_paper_prints(store: Store) -> N
             assert trace.line.dash == "dot"
             assert trace.marker.symbol.endswith("-open")
             assert made[name].layout.yaxis.range[1] > max(trace.y)
-        heading = made[name].layout.annotations[files._first_heading(made[name])].text
+        heading = of_paper.first_heading(made[name]).text
         assert f"the paper's Table {table}" in heading
     members, others = [one for one in made["figure2"].data if (one.name or "").startswith("the paper")]
     assert members.marker.symbol != others.marker.symbol
@@ -91,7 +92,7 @@ def test_figure_5_is_table_vi(tmp_path: Path) -> None:
             assert low < min([*mine.y, *theirs.y])
             assert high > max([*mine.y, *theirs.y])
             assert "customdata[5]" not in mine.hovertemplate  # how many images is not known
-    assert "the paper's Table VI" in figure.layout.annotations[files._first_heading(figure)].text
+    assert "the paper's Table VI" in of_paper.first_heading(figure).text
 
 
 def test_figure_5_is_read_from_the_store_where_no_cell_of_it_is_given(
@@ -124,7 +125,8 @@ def test_tables_and_figures_are_written(store: Store, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(path.stat().st_size for path in written)
     assert len(pd.read_csv(folder / "cells.csv")) == len(found)
-    assert reproduce.PAPER_FIGURES["figure5"] in (folder / "figure5.html").read_text(encoding="utf-8")
+    title = f"{reproduce.PAPER_FIGURES['figure5']}, CIFAR-100"
+    assert title in (folder / "figure5.html").read_text(encoding="utf-8")
     assert "the paper, non-members" in (folder / "figure4.html").read_text(encoding="utf-8")
 
 

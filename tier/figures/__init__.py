@@ -21,6 +21,7 @@ from tier.figures.look import (
     rgba,
     spread,
     style,
+    titled,
 )
 from tier.figures.of_attacks import (
     ACROSS,
@@ -55,6 +56,10 @@ from tier.figures.of_maps import (
     SHUFFLED,
     fidelity,
     scores,
+)
+from tier.figures.of_paper import (
+    with_printed_means,
+    with_printed_scores,
 )
 from tier.figures.of_plane import (
     AXES,
@@ -133,7 +138,10 @@ __all__ = [
     "strength_colours",
     "strength_curves",
     "style",
+    "titled",
     "training",
     "trajectories",
     "trajectory_grid",
+    "with_printed_means",
+    "with_printed_scores",
 ]

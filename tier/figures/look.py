@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 GREY = "#808080"  # 3.9:1 on white and 4.6:1 on the dark ground
 LABEL_PIXELS = 17  # smallest distance between two direct labels
 FONT_PIXELS = 13
+TITLE_PIXELS = 18  # of a figure that stands alone
 TOP, BOTTOM = 60, 52  # margins in pixels: two lines of heading above, ticks and title below
 
 
@@ -189,6 +190,18 @@ def finished(figure: go.Figure, height: int, right: int = 210) -> go.Figure:
     figure.update_xaxes(showgrid=False, ticks="outside", title_standoff=8)
     figure.update_yaxes(zeroline=False, title_standoff=8)
     return figure
+
+
+def titled(figure: go.Figure, title: str) -> go.Figure:
+    """The same with a title above all headings, for a figure that stands alone."""
+    room = 2 * TITLE_PIXELS
+    return figure.update_layout(
+        title={
+            "text": title, "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
+            "pad": {"t": TITLE_PIXELS // 2}, "font": {"size": TITLE_PIXELS},
+        },
+        height=figure.layout.height + room, margin_t=figure.layout.margin.t + room,
+    )  # fmt: skip
 
 
 def member_text(member: bool) -> str:

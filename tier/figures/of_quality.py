@@ -65,7 +65,7 @@ def quality_curves(table: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
     """Each metric over the explainers, a line per model as in the paper's Fig. 5, above the ranges of both controls.
 
     `table`: of `tables.quality` the rows of one kind of images. A control does not depend on the explainer; its band
-    holds the intervals of all models shown.
+    holds the intervals of all models shown. Where `n`, of how many images a mean is, is not known, nothing says it.
     """
     models, explainers = (list(dict.fromkeys(table[name])) for name in ("model", "explainer"))
     figure = _over_explainers(metrics, explainers, [CONTROL_KEY, *_models_key(models)], "up is better")
@@ -74,11 +74,16 @@ def quality_curves(table: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
         for control in ("random", "edges"):
             _control_band(figure, part, control, len(explainers), row)
         for place, model in enumerate(models):
-            shift = 0.5 * ((place + 0.5) / len(models) - 0.5)
+            shift = model_shift(place, len(models))
             figure.add_trace(_quality_line(part[part["model"] == model], explainers, shift), row=row, col=1)
         bounds = [part[f"{of}{end}"] for of in ("mean", "random", "edges") for end in ("", "_low", "_high")]
         figure.update_yaxes(range=axis_range(*bounds), title=UNITS[metric], row=row, col=1)
     return figure
+
+
+def model_shift(place: int, models: int) -> float:
+    """How far from an explainer's tick `quality_curves` has the model at a place, of so many models."""
+    return 0.5 * ((place + 0.5) / models - 0.5)
 
 
 def quality_changes(table: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
@@ -170,8 +175,8 @@ def _quality_line(part: pd.DataFrame, explainers: Sequence[str], shift: float) -
             for row in part.to_dict("records")
         ],
         hovertemplate=f"{look.label}, %{{customdata[0]}}<br>%{{y:.3f}} (%{{customdata[1]:.3f}} to "
-        "%{customdata[2]:.3f}), n %{customdata[5]}<br>noise %{customdata[3]:.3f}, edges %{customdata[4]:.3f}"
-        "<extra></extra>",
+        f"%{{customdata[2]:.3f}}){', n %{customdata[5]}' if part['n'].notna().all() else ''}"
+        "<br>noise %{customdata[3]:.3f}, edges %{customdata[4]:.3f}<extra></extra>",
     )  # fmt: skip
 
 

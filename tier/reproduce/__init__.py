@@ -2,32 +2,21 @@
 
 from tier.reproduce.alternatives import CHOICES, alternative_jobs, alternative_rows
 from tier.reproduce.files import PAPER_FIGURES, charts, triplets, write
+from tier.reproduce.forms import KEYS, cell_text, frame, in_paper_form, latex, wide
 from tier.reproduce.profiles import profile_rows
 from tier.reproduce.protocol import PROTOCOLS, Protocol, drawn, jobs, protocol
 from tier.reproduce.published import alternatives, place_of, publish
-from tier.reproduce.verdicts import (
-    KEYS,
-    MARKS,
-    VERDICTS,
-    Cell,
-    cell_text,
-    cells,
-    counts,
-    frame,
-    in_paper_form,
-    latex,
-    wide,
-)
+from tier.reproduce.verdicts import VERDICTS, Cell, Verdict, cells, counts
 
 __all__ = [
     "CHOICES",
     "KEYS",
-    "MARKS",
     "PAPER_FIGURES",
     "PROTOCOLS",
     "VERDICTS",
     "Cell",
     "Protocol",
+    "Verdict",
     "alternative_jobs",
     "alternative_rows",
     "alternatives",

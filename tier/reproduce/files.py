@@ -10,9 +10,10 @@ import plotly.graph_objects as go
 from tier import experiment, figures, gallery, paper, pictures, presets, sheets, tables
 from tier.config import DefenseName, Experiment
 from tier.gallery import ORDERS
+from tier.reproduce.forms import frame, latex, wide
 from tier.reproduce.ours import QUALITY_CONTROLS
 from tier.reproduce.protocol import MODELS, Protocol, explainers
-from tier.reproduce.verdicts import Cell, cells, frame, latex, wide
+from tier.reproduce.verdicts import Cell, cells
 from tier.store import Store
 
 PAPER_FIGURES = {
@@ -41,9 +42,12 @@ def write(folder: Path, store: Store, of: Protocol, found: Sequence[Cell]) -> It
         yield folder / f"table{table}.csv"
         (folder / f"table{table}.tex").write_text(latex(found, table), encoding="utf-8")
         yield folder / f"table{table}.tex"
+    names = {dataset: name for name, dataset in paper.DATASETS.items()}
     for name, figure in charts(store, of, found).items():
         path = folder / f"{name}.html"
-        figure.update_layout(title=PAPER_FIGURES[name]).write_html(path, include_plotlyjs="directory")
+        figures.titled(figure, f"{PAPER_FIGURES[name]}, {names[of.dataset]}").write_html(
+            path, include_plotlyjs="directory"
+        )
         yield path
     if (sheet := triplets(store, of)) is not None:
         (folder / "figure6.png").write_bytes(sheets.render(sheet, "png"))
@@ -79,43 +83,14 @@ def _profiles(
         return None
     profile = tables.profile(result.frame("profile.parquet"), "sample")
     figure = figures.divergence(tables.stack({name: profile}), "sd")
-    printed = [n for n in paper.of(dataset) if n.place.table == table]
-    return _with_printed_means(figure, figures.style(name), printed, table) if printed else figure
-
-
-def _with_printed_means(
-    figure: go.Figure, look: figures.Style, printed: Sequence[paper.Printed], table: str
-) -> go.Figure:
-    """The same with the means that the paper prints: larger open markers on dotted lines."""
-    values = []
-    for member, quantity in ((True, "kl_mean_member"), (False, "kl_mean_nonmember")):
-        points = sorted((n.place.level, n.value) for n in printed if n.place.quantity == quantity and n.place.level)
-        group = "members" if member else "non-members"
-        values += [value for _, value in points]
-        figure.add_trace(
-            go.Scatter(
-                x=[level for level, _ in points], y=[value for _, value in points], mode="lines+markers",
-                name=f"the paper, {group}", showlegend=False, line={"color": look.colour, "width": 1.2, "dash": "dot"},
-                marker={
-                    "size": 12, "color": look.colour, "symbol": "square-open" if member else "triangle-up-open",
-                },
-                hovertemplate="%{y:g}",
-            )
-        )  # fmt: skip
-    low, high = figure.layout.yaxis.range
-    figure.update_yaxes(range=[low, max(high, 1.06 * max(values, default=high))])
-    return _with_a_line_more(figure, f"dotted: the paper's Table {table}, □ members, △ non-members")
-
-
-def _with_a_line_more(figure: go.Figure, text: str) -> go.Figure:
-    """The same with a line more in the first heading, and the room for it."""
-    figure.layout.annotations[_first_heading(figure)].text += f"<br>{text}"
-    more = figures.LABEL_PIXELS
-    return figure.update_layout(height=figure.layout.height + more, margin_t=figure.layout.margin.t + more)
-
-
-def _first_heading(figure: go.Figure) -> int:
-    return next(place for place, note in enumerate(figure.layout.annotations) if note.text.startswith("<b>"))
+    printed = pd.DataFrame(
+        [
+            {"member": n.place.quantity == "kl_mean_member", "level": n.place.level, "value": n.value}
+            for n in paper.of(dataset)
+            if n.place.table == table and n.place.quantity in ("kl_mean_member", "kl_mean_nonmember")
+        ]
+    )
+    return figure if printed.empty else figures.with_printed_means(figure, name, printed, f"Table {table}")
 
 
 def _curves(store: Store, runs: dict[DefenseName, Experiment], order: str) -> go.Figure | None:
@@ -142,34 +117,17 @@ def _scores(found: Sequence[Cell]) -> go.Figure | None:
         return None
     table = pd.DataFrame([_score(cell) for cell in found])
     figure = figures.quality_curves(table, _QUALITY)
-    for trace in figure.data:
-        if trace.customdata is not None:  # a model's: the cells do not say of how many images a mean is
-            trace.hovertemplate = (
-                f"{trace.name}, %{{customdata[0]}}<br>%{{y:.3f}} (%{{customdata[1]:.3f}} to %{{customdata[2]:.3f}})"
-                "<extra></extra>"
-            )
-    names, models = (list(dict.fromkeys(table[name])) for name in ("explainer", "model"))
-    for row, quantity in enumerate(_QUALITY, 1):
-        of_row = [cell for cell in found if cell.number.place.quantity == quantity]
-        for place, model in enumerate(models):
-            shift = 0.5 * ((place + 0.5) / len(models) - 0.5)  # where `quality_curves` has the model
-            of_model = [cell for cell in of_row if cell.number.place.defense == model]
-            figure.add_trace(_printed_scores(of_model, figures.style(model), names, shift), row=row, col=1)
-        low, high = figure.layout["yaxis" if row == 1 else f"yaxis{row}"].range
-        values = [cell.number.value for cell in of_row]
-        pad = 0.06 * (high - low)
-        span = [min([low, *(v - pad for v in values)]), max([high, *(v + pad for v in values)])]
-        figure.update_yaxes(range=span, row=row, col=1)
-    return _with_a_line_more(figure, "open markers, dotted: the paper's Table VI")
+    return figures.with_printed_scores(figure, table, _QUALITY, "paper", "Table VI")
 
 
 _QUALITY = ("faithfulness_correlation", "faithfulness_estimate", "sufficiency")  # the columns of Table VI
 
 
 def _score(cell: Cell) -> dict[str, object]:
-    """A row for `figures.quality_curves`."""
+    """A row for `figures.quality_curves`, and the paper's number; the cells do not say of how many images a mean is."""
     place = cell.number.place
-    row: dict[str, object] = {"model": place.defense, "explainer": place.explainer, "metric": place.quantity, "n": None}
+    row: dict[str, object] = {"model": place.defense, "explainer": place.explainer, "metric": place.quantity}
+    row |= {"n": None, "paper": cell.number.value}
     marks = {name: cell.ours.beside.get(words, (None, None)) for name, words in QUALITY_CONTROLS.items()}
     for name, (value, interval) in {"mean": (cell.ours.value, cell.ours.interval), **marks}.items():
         low, high = interval or (value, value)
@@ -177,21 +135,6 @@ def _score(cell: Cell) -> dict[str, object]:
             f"{name}{end}": np.nan if of is None else of for end, of in (("", value), ("_low", low), ("_high", high))
         }
     return row
-
-
-def _printed_scores(
-    found: Sequence[Cell], look: figures.Style, of_explainers: Sequence[str], shift: float
-) -> go.Scatter:
-    """What the paper prints of one model over the explainers."""
-    names = [str(cell.number.place.explainer) for cell in found]
-    return go.Scatter(
-        x=[of_explainers.index(name) + shift for name in names], y=[cell.number.value for cell in found],
-        name=f"the paper, {look.label}", mode="lines+markers", showlegend=False,
-        line={"color": look.colour, "width": 1, "dash": "dot"},
-        marker={"symbol": f"{look.symbol}-open", "size": 9, "color": look.colour},
-        text=[figures.EXPLAINERS[name] for name in names],
-        hovertemplate=f"the paper, {look.label}, %{{text}}<br>%{{y:g}}<extra></extra>",
-    )  # fmt: skip
 
 
 def triplets(store: Store, of: Protocol) -> sheets.Sheet | None:

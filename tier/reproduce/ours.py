@@ -171,27 +171,27 @@ class Reader:
 
     def _utility(self, place: Place) -> Measured:
         assert place.defense is not None
-        ours = self._figures(tuple(self.main.run(place.defense, seed) for seed in self._seeds(self.main)))
-        measured = _figure(ours, place.quantity)
+        ours = self._summary(tuple(self.main.run(place.defense, seed) for seed in self._seeds(self.main)))
+        measured = _of_summary(ours, place.quantity)
         if place.defense == "none" and measured.value is not None:
             runs = tuple(self.main.run(AUGMENTED, seed) for seed in self._seeds(self.main))
-            other = _figure(self._figures(runs), place.quantity)
+            other = _of_summary(self._summary(runs), place.quantity)
             if other.value is not None:
                 return replace(measured, beside={_AUGMENTED_TEXT: (other.value, other.interval)})
         return measured
 
     def _swept(self, place: Place) -> Measured:
         runs = tuple(self.sweeps.point(*point(place), seed=seed) for seed in self._seeds(self.sweeps))
-        return _figure(self._figures(runs), place.quantity)
+        return _of_summary(self._summary(runs), place.quantity)
 
-    def _figures(self, runs: tuple[Experiment, ...]) -> dict[str, Any] | None:
+    def _summary(self, runs: tuple[Experiment, ...]) -> dict[str, Any] | None:
         place = tuple(experiment.key("report", e) for e in runs)
-        if place not in self._known:
-            self._known[place] = summary.of_runs(self.store, {e.train.seed: e for e in runs})
-        return self._known[place]
+        if place not in self._summaries:
+            self._summaries[place] = summary.of_runs(self.store, {e.train.seed: e for e in runs})
+        return self._summaries[place]
 
     @cached_property
-    def _known(self) -> dict[tuple[str, ...], dict[str, Any] | None]:
+    def _summaries(self) -> dict[tuple[str, ...], dict[str, Any] | None]:
         return {}
 
     # ---- Table V
@@ -258,7 +258,7 @@ _STAGES = {
 }  # fmt: skip
 _TIER: tuple[DefenseName, ...] = ("tier_reg", "tier_full")
 _AUGMENTED_TEXT = "trained with augmentation"
-_FIGURES = {
+_OF_SUMMARY = {
     "train_accuracy": "train_accuracy", "test_top1": "test_accuracy", "test_top5": "test_top5",
     "test_loss": "test_loss", "audit_accuracy": "audit_balanced_accuracy", "audit_auc": "audit_auc",
 }  # fmt: skip
@@ -287,15 +287,15 @@ def _profile_value(row: pd.Series, quantity: str) -> tuple[float | None, tuple[f
     return float(row[f"{group}_mean"]), (float(row[f"{group}_low"]), float(row[f"{group}_high"]))
 
 
-def _figure(figures: dict[str, Any] | None, quantity: str) -> Measured:
+def _of_summary(told: dict[str, Any] | None, quantity: str) -> Measured:
     """A number of Table IV, VIII or IX from `summary.of_runs`."""
-    if figures is None:
+    if told is None:
         return Measured(refused=Reader.absent)
-    name = _FIGURES[quantity]
-    if figures[name] is None:
-        return Measured(refused=figures["refused"].get(name, "not measured"))
-    interval = figures["intervals"][name]
-    return Measured(figures[name], interval and tuple(interval), None, tuple(figures["seeds"]))
+    name = _OF_SUMMARY[quantity]
+    if told[name] is None:
+        return Measured(refused=told["refused"].get(name, "not measured"))
+    interval = told["intervals"][name]
+    return Measured(told[name], interval and tuple(interval), None, tuple(told["seeds"]))
 
 
 def _leaf(leaf: dict[str, Any] | None, quantity: str) -> Measured:

@@ -1,11 +1,10 @@
-"""The paper's numbers beside ours, whether the two agree, and both in the form of the paper's tables."""
+"""The paper's numbers beside ours, and whether the two agree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tier import paper
 from tier.paper import Place, Printed
@@ -14,17 +13,28 @@ from tier.reproduce.protocol import Protocol
 from tier.reproduce.published import fill, published
 from tier.store import Store
 
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verdict says, and how a table of text has it in one character."""
+
+    mark: str
+    meaning: str
+
+
 VERDICTS = {
-    "agrees": "the paper's number, or one that rounds to it, lies in our 95 % interval",
-    "same direction": "another value, moved the same way from what it is compared with",
-    "unclear": "the paper's number moves; ours does not clearly, but may do so by as much",
-    "does not move": "the paper's number moves, by more than ours can have moved",
-    "contradicts": "moved the other way, or clearly moved where the paper's number is not",
-    "differs": "another value, where the paper claims no direction or ours from which it moves is not stored",
-    "refused": "cannot be had from so few images, or is not defined; the reason stands beside it",
-    "not computed": "not in this store",
+    "agrees": Verdict("=", "the paper's number, or one that rounds to it, lies in our 95 % interval"),
+    "same direction": Verdict("~", "another value, moved the same way from what it is compared with"),
+    "unclear": Verdict("?", "the paper's number moves; ours does not clearly, but may do so by as much"),
+    "does not move": Verdict("0", "the paper's number moves, by more than ours can have moved"),
+    "contradicts": Verdict("x", "moved the other way, or clearly moved where the paper's number is not"),
+    "differs": Verdict(
+        ".", "another value, where the paper claims no direction or ours from which it moves is not stored"
+    ),
+    "refused": Verdict("!", "cannot be had from so few images, or is not defined; the reason stands beside it"),
+    "not computed": Verdict("", "not in this store"),
 }
-"""What a cell says of the paper's number and ours."""
+"""What a cell may say of the paper's number and ours."""
 EXACT = 1 + 1e-6  # printed decimals are units of rounding apart, but for what floats make of them: 0.75 - 0.74 > 0.01
 SIGNIFICANT = 0.05
 
@@ -192,99 +202,7 @@ def _in_words(start: Place, place: Place) -> str:
     return f"lambda {start.lam:g}" if start.lam != place.lam else f"beta {start.beta:g}"
 
 
-# ---- tables in the paper's form
-
-
-KEYS = ("defense", "explainer", "lambda", "beta", "removed")
-MARKS = {
-    "agrees": "=", "same direction": "~", "unclear": "?", "does not move": "0", "contradicts": "x", "differs": ".",
-    "refused": "!", "not computed": "",
-}  # fmt: skip
-"""A verdict in one character, for tables of text."""
-
-
-def in_paper_form(found: Sequence[Cell], table: str) -> list[list[str]]:
-    """One table as the paper has it, header first: rows and columns as there, each cell `paper / ours [interval] mark`.
-
-    What stands beside our numbers has rows of its own below them. Columns of KEYS that the table does not use are left
-    out. Empty where no cell is of that table.
-    """
-    keys, rows = _rows(found, table)
-    if not rows:
-        return []
-    quantities = list(dict.fromkeys(quantity for row in rows.values() for quantity in row))
-    lines = [[*keys, *quantities]]
-    for key, row in rows.items():
-        texts = [_key_text(value) for value in key]
-        lines.append([*texts, *(cell_text(row[name]) if name in row else "" for name in quantities)])
-        for beside in dict.fromkeys(name for told in row.values() for name in told["beside"]):
-            told = [row[name]["beside"].get(beside) if name in row else None for name in quantities]
-            lines.append([f"- {beside}", *texts[1:], *("" if one is None else _ours_text(**one) for one in told)])
-    return lines
-
-
-def _rows(found: Sequence[Cell], table: str) -> tuple[list[str], dict[tuple[object, ...], dict[str, dict[str, Any]]]]:
-    """The keys that tell a table's rows apart, and by their values what `Cell.row` says of each of a row's numbers."""
-    told = [cell.row() for cell in found if cell.number.place.table == table]
-    keys = [name for name in KEYS if any(row[name] is not None for row in told)]
-    rows: dict[tuple[object, ...], dict[str, dict[str, Any]]] = {}
-    for row in told:
-        rows.setdefault(tuple(row[name] for name in keys), {})[row["quantity"]] = row
-    return keys, rows
-
-
-def _key_text(value: object) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def cell_text(row: dict[str, Any]) -> str:
-    """A cell in one line: the paper's number, ours with its interval, and the mark of the verdict."""
-    if row["ours"] is None:
-        return f"{row['paper']:.3g} / - {MARKS[row['verdict']]}".rstrip()
-    return f"{row['paper']:.3g} / {_ours_text(row['ours'], row['interval'])} {MARKS[row['verdict']]}"
-
-
-def _ours_text(value: float, interval: Sequence[float] | None) -> str:
-    return f"{value:.3g}" if interval is None else f"{value:.3g} [{interval[0]:.3g}, {interval[1]:.3g}]"
-
-
-def latex(found: Sequence[Cell], table: str) -> str:
-    """One table in the paper's form as LaTeX, for the package booktabs; no rows where no cell is of that table."""
-    header, *lines = in_paper_form(found, table) or [[]]
-    return str(pd.DataFrame(lines, columns=header).to_latex(index=False, escape=True))
-
-
 def counts(found: Sequence[Cell]) -> dict[str, int]:
     """How many cells have each of VERDICTS; those of Table II, which are settings and no findings, do not count."""
     findings = [cell for cell in found if cell.number.place.table != "II"]
     return {name: sum(cell.verdict == name for cell in findings) for name in VERDICTS}
-
-
-def frame(found: Sequence[Cell]) -> pd.DataFrame:
-    """A line per cell: what `Cell.row` says, intervals and texts flat."""
-    lines = []
-    for row in (cell.row() for cell in found):
-        low, high = row.pop("interval") or (None, None)
-        beside = "; ".join(f"{name}: {of['value']:.4g}" for name, of in row.pop("beside").items())
-        texts = {"notes": " ".join(row.pop("notes")), "seeds": " ".join(map(str, row.pop("seeds")))}
-        lines.append({**row, "low": low, "high": high, "beside": beside, **texts})
-    return pd.DataFrame(lines)
-
-
-WIDE = ("paper", "ours", "low", "high", "difference", "verdict")
-
-
-def wide(found: Sequence[Cell], table: str) -> pd.DataFrame:
-    """One table with the paper's rows: per quantity a column for each of WIDE, and for each number that stands
-    beside ours.
-    """
-    keys, rows = _rows(found, table)
-    lines = []
-    for key, row in rows.items():
-        line: dict[str, object] = dict(zip(keys, key, strict=True))
-        for quantity, told in row.items():
-            told["low"], told["high"] = told["interval"] or (None, None)
-            line |= {f"{quantity} {name}": told[name] for name in WIDE}
-            line |= {f"{quantity} {name}": beside["value"] for name, beside in told["beside"].items()}
-        lines.append(line)
-    return pd.DataFrame(lines)
