@@ -1,6 +1,8 @@
 """The documents say what the code and the shipped results say."""
 
 import re
+import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,17 @@ def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert torch.isfinite(names["total"])
     assert set(names["terms"]) == {"loss", "ce", "kl", "var"}
     assert not torch.equal(before, model[0].weight)
+
+
+def test_the_table_of_layers_is_that_of_the_import_contracts() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["tier"]]
+    depth = {name.strip(" ()"): level for level, layer in enumerate(layers) for name in layer.split("|")}
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| layer | modules |")[2].partition("\n\n")[0]
+    named = [name for line in table.splitlines()[2:] for name in re.findall(r"`([a-z]+)/?`", line.split("|")[2])]
+    assert sorted(named) == sorted(depth)
+    for line in table.splitlines()[2:]:  # within a row `then` goes down
+        levels = [
+            {depth[name] for name in re.findall(r"`([a-z]+)/?`", part)} for part in line.split("|")[2].split("then")
+        ]
+        assert all(max(upper) < min(lower) for upper, lower in pairwise(levels)), line
