@@ -52,13 +52,13 @@ run: setup  ## open the dashboard (PORT=8501)
 # QUICK_DONE=1 where the quick tests have just passed under coverage.
 test: setup chromium  ## every test but the slow ones, in a browser too
 ifndef QUICK_DONE
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "$(QUICK)"
 endif
 	$(BIN)/python -m pytest -n $(HEAVY_JOBS) --dist loadfile -m "$(HEAVY)"
 	$(BIN)/python -m pytest -m "$(TIMED)"
 
 test-quick: setup  ## the tests that start neither an engine nor a browser, and have no bar in seconds
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(QUICK)"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "$(QUICK)"
 
 test-slow: setup  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
@@ -77,7 +77,7 @@ architecture: setup
 
 # Measured over the quick tests.
 coverage: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "$(QUICK)" \
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "$(QUICK)" \
 		--cov --cov-report=term --cov-fail-under=$(COVERAGE)
 
 format: setup  ## format the code and repair what the linter can

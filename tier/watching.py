@@ -15,6 +15,8 @@ from tier.store import Store, StoreError, Unreachable
 
 err = Console(stderr=True)
 Work = demo.Job
+Failure = tuple[str, str]  # which run, and why
+NAMED = 3  # runs that failed for one reason and are told by name
 POLL, POLL_REMOTE = 0.5, 2.0  # seconds between two looks at the jobs
 FORGOTTEN = 60.0  # a job that nobody has known of for so long is asked for again
 
@@ -38,8 +40,20 @@ def compute(store: Store, work: Sequence[Work], here: bool = False) -> None:
             )
             raise typer.Exit(130) from None
     if failures:
-        lines = "\n".join(f"  {failure}" for failure in failures)
+        lines = "\n".join(f"  {line}" for line in _by_reason(failures))
         raise ValueError(f"{len(failures)} of {board.total} runs failed; the rest is stored.\n{lines}")
+
+
+def _by_reason(failures: Sequence[Failure]) -> list[str]:
+    """A line for each reason, with the first runs that failed for it."""
+    runs: dict[str, list[str]] = {}
+    for label, why in failures:
+        runs.setdefault(why, []).append(label)
+    lines = []
+    for why, labels in runs.items():
+        more = len(labels) - NAMED
+        lines.append(f"{', '.join(labels[:NAMED])}{f' and {more} more' if more > 0 else ''}: {why}")
+    return lines
 
 
 def missing(store: Store, work: Sequence[Work]) -> tuple[list[Work], int]:
@@ -118,9 +132,9 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min left" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min left"
 
 
-def _in_process(store: Store, todo: Sequence[Work], board: Board) -> list[str]:
+def _in_process(store: Store, todo: Sequence[Work], board: Board) -> list[Failure]:
     """Compute one after the other; returns what failed and why."""
-    failures = []
+    failures: list[Failure] = []
     for label, stage, e in todo:
         began = time.perf_counter()
 
@@ -131,12 +145,12 @@ def _in_process(store: Store, todo: Sequence[Work], board: Board) -> list[str]:
             experiment.ensure(store, stage, e, Context(progress=tell))
             board.over("", f"{label} {stage}: {time.perf_counter() - began:.1f} s")
         except (ValueError, RuntimeError) as mistake:  # a point that diverged or lacks memory must not cost the others
-            failures.append(f"{label}: {mistake}")
+            failures.append((label, str(mistake)))
             board.over("", f"{label} {stage} failed: {mistake}")
     return failures
 
 
-def _by_engine(store: Store, todo: Sequence[Work], board: Board) -> list[str]:
+def _by_engine(store: Store, todo: Sequence[Work], board: Board) -> list[Failure]:
     """Ask the engine for all of it and watch; returns what failed and why. What is still open in the end, e.g. on
     Ctrl-C, is withdrawn, so that runs that nobody else wants stop.
     """
@@ -169,9 +183,9 @@ def _withdraw(client: engine.Client, board: Board) -> None:
         board.say(f"What is still open could not be withdrawn and may be computed: {error}")
 
 
-def _watch(client: engine.Client, asked: dict[str, Work], board: Board) -> list[str]:
+def _watch(client: engine.Client, asked: dict[str, Work], board: Board) -> list[Failure]:
     """Show the jobs until all are over; returns what failed and why. Raises ValueError when no engine starts."""
-    failures: list[str] = []
+    failures: list[Failure] = []
     left, known = dict(asked), dict.fromkeys(asked, time.monotonic())
     while left:
         try:
@@ -187,7 +201,7 @@ def _watch(client: engine.Client, asked: dict[str, Work], board: Board) -> list[
 
 
 def _look(
-    client: engine.Client, left: dict[str, Work], known: dict[str, float], failures: list[str], board: Board
+    client: engine.Client, left: dict[str, Work], known: dict[str, float], failures: list[Failure], board: Board
 ) -> None:
     """Look at the jobs that are left once; takes those that are over out of `left`. `known` is when each was seen."""
     jobs = {job.key: job for job in client.jobs() if job.key in left}
@@ -197,7 +211,7 @@ def _look(
         if job.over:
             why = _why_failed(client.store, left[key], job)
             del left[key]
-            failures += [f"{label}: {why}"] if why else []
+            failures += [(label, why)] if why else []
             board.over(key, f"{label} {stage} failed: {why}" if why else f"{label} {stage}: {_seconds(job):.1f} s")
         elif job.status == "running":
             board.at_work(key, f"{label}: {job.step}", job.fraction, job.eta_seconds)

@@ -146,3 +146,9 @@ def test_requests_that_cannot_be_withdrawn_are_told(
 )
 def test_durations(seconds: float | None, words: str) -> None:
     assert watching.duration(seconds) == words
+
+
+def test_a_reason_that_many_runs_share_is_told_once() -> None:
+    failures = [(f"run {number}", "no shadow images") for number in range(5)] + [("other", "no memory")]
+    assert watching._by_reason(failures) == ["run 0, run 1, run 2 and 2 more: no shadow images", "other: no memory"]
+    assert watching._by_reason(failures[:2]) == ["run 0, run 1: no shadow images"]
