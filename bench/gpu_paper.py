@@ -87,13 +87,22 @@ def cells(one: Work, result: Result) -> Iterator[str]:
             yield f"Table {table} {one.defense} {place.quantity} paper {value:g} here {here:.3f}"
 
 
-def speed(one: Work, result: Result, flops: float, peak: float | None) -> str:
-    """The line of one training; `flops` of an image's step, forward and backward, after TIER's warm-up, as the time."""
-    seconds = result.metrics["seconds_per_epoch"]
+def speed(one: Work, result: Result, flops: Mapping[DefenseName, float], peak: float | None) -> str:
+    """The line of one training; `flops` of an image's step, forward and backward, by defense, after TIER's warm-up.
+
+    The time of an epoch is of those after the warm-up, too, where there are any; where there are none, it says so.
+    """
+    seconds, warm = result.metrics["seconds_per_epoch"], one.e.train.epochs <= _warmup(one)
     rate = one.e.split.target_train / seconds
-    share = "unknown" if peak is None else f"{rate * flops / peak:.3f}"
+    share = "unknown" if peak is None else f"{rate * flops['none' if warm else one.defense] / peak:.3f}"
     total = seconds * one.e.train.epochs
-    return f"{one.name} images_per_second {rate:.0f} model_flops_utilisation {share} seconds {total:.0f}"
+    told = f"{one.name} images_per_second {rate:.0f} model_flops_utilisation {share} seconds {total:.0f}"
+    return f"{told} (warm-up only: trained without TIER's terms)" if warm else told
+
+
+def _warmup(one: Work) -> int:
+    """Epochs before TIER's terms act; 0 where there are none."""
+    return one.e.defense.tier.warmup if one.e.defense.regularizes else 0
 
 
 class Clock:
@@ -162,8 +171,7 @@ def _so_far(one: Work, epochs: Mapping[int, float]) -> str:
     """The epochs of a training that was stopped and their rate: of those with TIER's terms, where there are any."""
     if not epochs:
         return ""
-    warmup = one.e.defense.tier.warmup if one.e.defense.regularizes else 0
-    acting = [seconds for epoch, seconds in epochs.items() if epoch > warmup] or list(epochs.values())
+    acting = [seconds for epoch, seconds in epochs.items() if epoch > _warmup(one)] or list(epochs.values())
     rate = one.e.split.target_train / median(acting)
     return f" after {len(epochs)} of {one.e.train.epochs} epochs: images_per_second {rate:.0f}"
 
@@ -205,7 +213,7 @@ def main() -> int:
                 status = 1
                 continue
             if one.stage == "train":
-                print(speed(one, result, flops[one.defense], peak), flush=True)
+                print(speed(one, result, flops, peak), flush=True)
             if not drawn and one.e.split.role == "target":
                 print(*cells(one, result), sep="\n", flush=True)
     if drawn:

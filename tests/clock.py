@@ -1,5 +1,6 @@
 """Bars in seconds. What else a machine does can only lengthen a measurement, so one try below the bar shows that the
-code holds it; the bars themselves are the issues' or leave a few times what a quiet machine takes.
+code holds it, if the tries are alike: nothing that an earlier one left in a cache may help a later one. The bars
+themselves are the issues' or leave a few times what a quiet machine takes.
 """
 
 import time

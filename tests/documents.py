@@ -65,11 +65,10 @@ def alternatives(dataset: str) -> pd.DataFrame:
 
 def reproduced() -> Iterator[tuple[str, str, str]]:
     """The tables of REPRODUCTION.md: of each data set the verdicts' counts, KL, choices and the paper's tables."""
-    verdicts = [[dataset, *map(str, reproduce.counts(cells(dataset)).values())] for dataset in reproduce.PROTOCOLS]
     heads = [f"{name} `{of.mark}`" if of.mark else name for name, of in reproduce.VERDICTS.items()]
     meanings = [[f"`{of.mark}`" if of.mark else "-", of.meaning] for of in reproduce.VERDICTS.values()]
     yield REPRODUCTION, "marks", as_markdown([["mark", "meaning"], *meanings])
-    yield REPRODUCTION, "verdicts", as_markdown([["data set", *heads], *verdicts])
+    yield REPRODUCTION, "verdicts", as_markdown([["data set", "tables", *heads], *counted()])
     yield REPRODUCTION, "profiles", as_markdown(profiles())
     for dataset in reproduce.PROTOCOLS:
         computed = {cell.number.place.table for cell in cells(dataset) if cell.ours.value is not None}
@@ -77,15 +76,26 @@ def reproduced() -> Iterator[tuple[str, str, str]]:
             if table != "II" and table in computed:  # II has settings, no findings
                 form = reproduce.in_paper_form(cells(dataset), table)
                 yield REPRODUCTION, f"reproduce:{dataset}:{table}", as_markdown(form)
+                if reasons := reproduce.refusals(cells(dataset), table):
+                    yield REPRODUCTION, f"refused:{dataset}:{table}", " ".join(f"`{r[0]}`{r[1:]}." for r in reasons)
         yield REPRODUCTION, f"alternatives:{dataset}", as_markdown(reproduce.alternative_rows(alternatives(dataset)))
+
+
+def counted() -> Iterator[list[str]]:
+    """How many numbers of each data set have which verdict; those of the KL profiles by themselves."""
+    for dataset in reproduce.PROTOCOLS:
+        for name, part in (("I, III", ("I", "III")), ("IV to IX", ("IV", "V", "VI", "VII", "VIII", "IX"))):
+            found = [cell for cell in cells(dataset) if cell.number.place.table in part]
+            if found:
+                yield [dataset, name, *map(str, reproduce.counts(found).values())]
 
 
 @lru_cache
 def profiles() -> list[list[str]]:
-    """KL of members and non-members at a tenth of the pixels removed, on every data set."""
+    """KL of members and non-members at a tenth and at half of the pixels removed, on every data set."""
     store, lines = Store(str(ASSETS), read_only=True), [[""]]
     for dataset, of in reproduce.PROTOCOLS.items():
-        header, *rows = reproduce.profile_rows(store, of, (0.1,))
+        header, *rows = reproduce.profile_rows(reproduce.profiles(store, of, (0.1, 0.5)))
         lines[0] = ["data set", *header]
         lines += [[dataset, *row] for row in rows]
     return lines

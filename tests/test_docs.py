@@ -60,6 +60,7 @@ SETTINGS = {"0.3", "3.0", "0.5", "0.05"}  # of beta, chance, and the threshold o
 def prose(text: str) -> str:
     """A text without code, tables and comments."""
     text = re.sub(r"```.*?```", "", text, flags=re.S)
+    text = re.sub(r"<!-- refused:\S+ -->\n\n.*?\n\n", "", text, flags=re.S)  # compared with the tables
     return re.sub(r"`[^`]*`|^    .*$|^\|.*$|<!--.*?-->", "", text, flags=re.M)
 
 

@@ -331,13 +331,13 @@ def paper_and_here(
         raise ValueError(f"{own} prints its own table: leave --table, --seeds, --output and others of its kind out")
     of, where = reproduce.protocol(dataset), demo.open_store(store)
     if profiles:
-        lines = reproduce.profile_rows(where, of)
+        told = reproduce.profiles(where, of)
         if as_json:
-            print(json.dumps([dict(zip(lines[0], line, strict=True)) for line in lines[1:]], indent=2))
+            print(json.dumps({"dataset": dataset, "profiles": told}, indent=2, allow_nan=False))
         elif in_markdown:
-            print(as_markdown(lines))
+            print(as_markdown(reproduce.profile_rows(told)))
         else:
-            _print_table(lines, 3)
+            _print_table(reproduce.profile_rows(told), 3)
         return
     numbers = None if seeds is None else list(range(seeds))
     work = reproduce.alternative_jobs(of) if alternatives else reproduce.jobs(of, table, numbers)
@@ -358,14 +358,26 @@ def paper_and_here(
         return
     for name in dict.fromkeys(cell.number.place.table for cell in found):
         lines = reproduce.in_paper_form(found, name)
-        heading = f"Table {name}: {paper.TITLES[name]}"
+        heading, refused = f"Table {name}: {paper.TITLES[name]}", reproduce.refusals(found, name)
         if in_markdown:
             print(f"## {heading}\n\n{as_markdown(lines)}\n")
+            print(*(f"`{line[0]}`{line[1:]}\n" for line in refused), sep="\n", end="")
         else:
             out.print(heading)
             _print_table(lines, 1)
+            out.print(*refused, sep="\n", soft_wrap=True, markup=False, highlight=False)
     if not in_markdown:
-        _print_agreement(found, of, ["python", "-m", "tier", "reproduce", "--dataset", dataset])
+        again = [
+            "python",
+            "-m",
+            "tier",
+            "reproduce",
+            "--dataset",
+            dataset,
+            *(f"--table={name}" for name in table or []),
+        ]
+        again += [f"--seeds={seeds}"] * (seeds is not None) + (["--store", store] if store else [])
+        _print_agreement(found, of, again)
 
 
 @app.command("engine")

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -23,8 +24,6 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-
-Serve = Callable[[Path], str]
 
 
 def free_port() -> int:
@@ -47,15 +46,17 @@ def up(url: str, server: "subprocess.Popen[bytes]", within: float = 60.0) -> Non
     raise TimeoutError(f"{url} does not answer")
 
 
-@pytest.fixture(scope="module")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """A function that starts a server on a store (without the demo store below it), from a folder that is not the
-    repository, and gives its address.
-    """
-    servers: list[subprocess.Popen[bytes]] = []
+class Serve:
+    """Starts servers from folders that are not the repository, each on a store without the demo store below it."""
 
-    def start(store: Path) -> str:
-        port, folder = free_port(), tmp_path_factory.mktemp("elsewhere")
+    def __init__(self, new_folder: Callable[[str], Path]) -> None:
+        self._new_folder = new_folder
+        self._servers: list[subprocess.Popen[bytes]] = []
+        self._stores: dict[str, Path] = {}
+
+    def __call__(self, store: Path) -> str:
+        """The address of a new server on a store."""
+        port, folder = free_port(), self._new_folder("elsewhere")
         command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "dashboard" / "app.py")]
         command += ["--server.port", str(port), "--server.headless", "true"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
@@ -64,15 +65,29 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
                 command, cwd=folder, stdout=log, stderr=log, start_new_session=True,
                 env=environment | {"TIER_STORE": str(store), "TIER_DEMO_STORE": str(folder / "no_demo")},
             )  # fmt: skip
-        servers.append(server)
+        self._servers.append(server)
         url = f"http://localhost:{port}"
+        self._stores[url] = store
         up(url, server)
         return url
 
-    yield start
-    for server in servers:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(timeout=30)
+    def anew(self, address: str) -> str:
+        """The same page at another server on the same store, whose caches are empty."""
+        server = "{0.scheme}://{0.netloc}".format(urlsplit(address))
+        return self(self._stores[server]) + address.removeprefix(server)
+
+    def close(self) -> None:
+        """End all servers."""
+        for server in self._servers:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    servers = Serve(tmp_path_factory.mktemp)
+    yield servers
+    servers.close()
 
 
 @pytest.fixture(scope="module")

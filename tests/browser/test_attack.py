@@ -122,9 +122,9 @@ def test_another_attack_brings_its_own_threshold_and_the_address_reopens_it(url:
 
 
 @pytest.mark.timed
-def test_another_explainer_is_drawn_within_two_seconds(url: str, view: View) -> None:
+def test_another_explainer_is_drawn_within_two_seconds(serve: Serve, url: str, view: View) -> None:
     def chosen() -> float:
-        page = view(url)
+        page = view(serve.anew(url))
         page.wait_for_selector(".stPlotlyChart .main-svg")
         assert not page.get_by_text("explainer: SHAP").count()
         began = time.monotonic()

@@ -79,9 +79,9 @@ def test_what_does_not_act_on_the_sheet_is_off_there_and_comes_back(url: str, vi
 
 
 @pytest.mark.timed
-def test_another_explainer_is_drawn_within_two_seconds(url: str, view: View) -> None:
+def test_another_explainer_is_drawn_within_two_seconds(serve: Serve, url: str, view: View) -> None:
     def chosen() -> float:
-        page = view(url)
+        page = view(serve.anew(url))
         picture = page.get_by_role("img", name=re.compile("LIME map of TIER Full"))
         assert not picture.count()
         began = time.monotonic()

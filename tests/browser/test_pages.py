@@ -117,9 +117,9 @@ def test_a_slider_shows_another_stored_point_and_the_link_reopens_it(url: str, v
 
 
 @pytest.mark.timed
-def test_a_choice_is_drawn_within_two_seconds(url: str, view: View) -> None:
+def test_a_choice_is_drawn_within_two_seconds(serve: Serve, url: str, view: View) -> None:
     def chosen() -> float:
-        page = view(f"{url}/trajectories")
+        page = view(f"{serve.anew(url)}/trajectories")
         assert not page.get_by_text("least important pixels first (LeRF)").count()
         began = time.monotonic()
         page.get_by_text("LeRF", exact=True).click()

@@ -59,9 +59,11 @@ def asked(page: Page, name: str) -> list[str]:
 
 
 @pytest.mark.timed
-def test_a_shared_link_opens_and_the_slider_moves_picture_and_cursor_together(url: str, view: View) -> None:
+def test_a_shared_link_opens_and_the_slider_moves_picture_and_cursor_together(
+    serve: Serve, url: str, view: View
+) -> None:
     def moved() -> float:
-        page = view(f"{url}/sample?sample=2&level=0.5")
+        page = view(f"{serve.anew(url)}/sample?sample=2&level=0.5")
         page.wait_for_selector(".stPlotlyChart .main-svg")
         assert "Image 2" in page.inner_text("body")
         before = masked(page, 50)

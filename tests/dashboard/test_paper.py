@@ -45,6 +45,14 @@ def test_the_sentence_counts_what_was_computed() -> None:
     assert page.takeaway([sizes], "GTSRB").startswith("None")  # a setting is no finding
 
 
+def test_verdicts_are_counted_table_by_table() -> None:
+    sizes = cell(1500.0, "agrees", 1500.0, table="II", quantity="target_train", defense=None)
+    table = page.by_table([*CELLS, sizes, cell(0.7, "agrees", table="IV")]).set_index("table")
+    assert list(table.index) == ["IV", CELLS[0].number.place.table]
+    assert table.loc["IV", "agrees"] == 1
+    assert table.drop(index="IV").iloc[0].to_dict() == reproduce.counts(CELLS)
+
+
 def test_the_sentence_tells_apart_what_neither_agrees_nor_contradicts() -> None:
     verdicts = ["agrees", "unclear", "unclear", "does not move", "does not move", "does not move", "differs", "refused"]
     said = page.takeaway([cell(0.7, verdict) for verdict in verdicts], "GTSRB")

@@ -140,13 +140,31 @@ def test_from_where_numbers_move() -> None:
         "VIII", "gtsrb", "test_top1", "tier_full", lam=0.0, beta=0.3
     )
     assert start(Place("IX", "gtsrb", "audit_accuracy", "tier_reg", lam=7.0, beta=0.0)) is None
-    assert start(Place("IX", "gtsrb", "audit_accuracy", "tier_full", lam=7.0, beta=0.0)) == Place(
-        "VIII", "gtsrb", "audit_accuracy", "tier_full", lam=0.0, beta=0.3
+    assert start(Place("IX", "gtsrb", "audit_accuracy", "tier_reg", lam=7.0, beta=0.5)) == Place(
+        "IX", "gtsrb", "audit_accuracy", "tier_reg", lam=7.0, beta=0.0
     )
+    for beta in (0.0, 0.5):
+        assert start(Place("IX", "gtsrb", "audit_accuracy", "tier_full", lam=7.0, beta=beta)) == Place(
+            "VIII", "gtsrb", "audit_accuracy", "tier_full", lam=0.0, beta=0.3
+        )
     assert start(Place("VIII", "gtsrb", "audit_accuracy", "tier_full", lam=0.0, beta=0.3)) == 0.5
     assert start(Place("I", "cifar100", "kl_mean_member", "none", level=0.1)) == Place(
         "I", "cifar100", "kl_mean_nonmember", "none", level=0.1
     )
+
+
+def test_tables_viii_and_ix_say_the_same_of_the_same_run() -> None:
+    found = reproduce.cells(demo.open_store(None), reproduce.protocol("gtsrb"), ["VIII", "IX"])
+    by_place = {cell.number.place: cell for cell in found}
+    same = [
+        (cell, by_place[replace(place, table="IX")])
+        for place, cell in by_place.items()
+        if place.table == "VIII" and replace(place, table="IX") in by_place
+    ]
+    assert len(same) >= 3  # lambda 7, beta 0.3
+    for one, other in same:
+        assert one.ours.value == other.ours.value
+        assert one.compared_with == other.compared_with == "lambda 0"
 
 
 def test_every_number_moves_from_one_that_the_paper_prints() -> None:
@@ -332,7 +350,7 @@ def test_alternatives_are_the_stored_figures() -> None:
 @pytest.mark.parametrize("arguments", [[], ["--markdown"], ["--json"]])
 def test_profiles_are_those_stored(arguments: list[str]) -> None:
     store, preset = demo.open_store(None), presets.get("cifar100_paper")
-    header, *lines = reproduce.profile_rows(store, reproduce.protocol("cifar100"))
+    header, *lines = reproduce.profile_rows(reproduce.profiles(store, reproduce.protocol("cifar100")))
     found = experiment.find(store, "divergence", preset.run("tier_full"), ["profile.parquet"])
     assert found is not None
     table = found.frame("profile.parquet")
@@ -342,7 +360,37 @@ def test_profiles_are_those_stored(arguments: list[str]) -> None:
     assert line[3:] == [f"{row[n]:.3g}" for n in ("member_mean", "nonmember_mean", "t", "cohen_d")]
     result = CliRunner().invoke(app, ["reproduce", "--dataset", "cifar100", "--profiles", *arguments])
     assert result.exit_code == 0, result.output
-    assert all(number in result.stdout for number in line[3:])
+    if arguments == ["--json"]:
+        (told,) = [
+            one for one in json.loads(result.stdout)["profiles"]
+            if (one["defense"], one["removed"], one["unit"]) == ("tier_full", 0.1, "sample")
+        ]  # fmt: skip
+        assert (told["member"], told["t"], told["refused"]) == (row["member_mean"], row["t"], None)
+    else:
+        assert all(number in result.stdout for number in line[3:])
+
+
+def test_a_profile_of_too_few_batches_says_why_it_has_no_t() -> None:
+    told = reproduce.profiles(demo.open_store(None), reproduce.protocol("openforensics"))
+    without = [row for row in told if row["t"] is None]
+    assert without
+    assert all(row["unit"] == "batch" and "too few batches" in row["refused"] for row in without)
+    assert all(row["member"] > 0 for row in without)
+
+
+def test_refused_numbers_say_why() -> None:
+    result = CliRunner().invoke(app, ["reproduce", "--table", "V", "--show"])
+    assert "! tpr_percent_at_0.1_percent_fpr: a rate of 0.001 needs at least 1,000 non-members" in result.stdout
+    found = reproduce.cells(demo.open_store(None), reproduce.protocol("gtsrb"), ["V"])
+    assert "needs at least 1,000 non-members" in reproduce.latex(found, "V")
+    assert reproduce.refusals(found, "IV") == []
+
+
+def test_the_command_that_computes_the_rest_asks_for_what_was_asked(tmp_path: Path) -> None:
+    arguments = ["--dataset", "cifar10", "--table", "IV", "--table", "V", "--seeds", "2", "--store", str(tmp_path)]
+    result = CliRunner().invoke(app, ["reproduce", *arguments, "--show"])
+    command = "tier reproduce --dataset cifar10 --table=IV --table=V --seeds=2 --store"
+    assert f"{command} {tmp_path}" in result.stdout
 
 
 # ---- what ships

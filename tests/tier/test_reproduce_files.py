@@ -127,6 +127,9 @@ def test_tables_and_figures_are_written(store: Store, tmp_path: Path) -> None:
     assert len(pd.read_csv(folder / "cells.csv")) == len(found)
     title = f"{reproduce.PAPER_FIGURES['figure5']}, CIFAR-100"
     assert title in (folder / "figure5.html").read_text(encoding="utf-8")
+    faces = table_vi("openforensics", lambda place: 0.2)
+    list(reproduce.write(folder, store, reproduce.protocol("openforensics"), faces))
+    assert "(Fig. 5), OpenForensics (faces in its place)" in (folder / "figure5.html").read_text(encoding="utf-8")
     assert "the paper, non-members" in (folder / "figure4.html").read_text(encoding="utf-8")
 
 

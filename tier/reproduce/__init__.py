@@ -2,8 +2,8 @@
 
 from tier.reproduce.alternatives import CHOICES, alternative_jobs, alternative_rows
 from tier.reproduce.files import PAPER_FIGURES, charts, triplets, write
-from tier.reproduce.forms import KEYS, cell_text, frame, in_paper_form, latex, wide
-from tier.reproduce.profiles import profile_rows
+from tier.reproduce.forms import KEYS, cell_text, frame, in_paper_form, latex, refusals, wide
+from tier.reproduce.profiles import profile_rows, profiles
 from tier.reproduce.protocol import PROTOCOLS, Protocol, drawn, jobs, protocol
 from tier.reproduce.published import alternatives, place_of, publish
 from tier.reproduce.verdicts import VERDICTS, Cell, Verdict, cells, counts
@@ -31,8 +31,10 @@ __all__ = [
     "latex",
     "place_of",
     "profile_rows",
+    "profiles",
     "protocol",
     "publish",
+    "refusals",
     "triplets",
     "wide",
     "write",

@@ -12,7 +12,7 @@ from tier.config import DefenseName, Experiment
 from tier.gallery import ORDERS
 from tier.reproduce.forms import frame, latex, wide
 from tier.reproduce.ours import QUALITY_CONTROLS
-from tier.reproduce.protocol import MODELS, Protocol, explainers
+from tier.reproduce.protocol import MODELS, SOURCES, Protocol, explainers
 from tier.reproduce.verdicts import Cell, cells
 from tier.store import Store
 
@@ -42,16 +42,20 @@ def write(folder: Path, store: Store, of: Protocol, found: Sequence[Cell]) -> It
         yield folder / f"table{table}.csv"
         (folder / f"table{table}.tex").write_text(latex(found, table), encoding="utf-8")
         yield folder / f"table{table}.tex"
-    names = {dataset: name for name, dataset in paper.DATASETS.items()}
     for name, figure in charts(store, of, found).items():
         path = folder / f"{name}.html"
-        figures.titled(figure, f"{PAPER_FIGURES[name]}, {names[of.dataset]}").write_html(
-            path, include_plotlyjs="directory"
-        )
+        figures.titled(figure, f"{PAPER_FIGURES[name]}, {_images(of)}").write_html(path, include_plotlyjs="directory")
         yield path
     if (sheet := triplets(store, of)) is not None:
         (folder / "figure6.png").write_bytes(sheets.render(sheet, "png"))
         yield folder / "figure6.png"
+
+
+def _images(of: Protocol) -> str:
+    """The data set by the paper's first name for it, and what stands in for it."""
+    name = next(name for name, dataset in paper.DATASETS.items() if dataset == of.dataset)
+    stand_in = SOURCES.get(of.dataset)
+    return f"{name} ({stand_in} in its place)" if stand_in else name
 
 
 def charts(store: Store, of: Protocol, found: Sequence[Cell] = (), seed: int | None = None) -> dict[str, go.Figure]:

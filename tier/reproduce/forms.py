@@ -31,6 +31,15 @@ def in_paper_form(found: Sequence[Cell], table: str) -> list[list[str]]:
     return lines
 
 
+def refusals(found: Sequence[Cell], table: str) -> list[str]:
+    """Why numbers of one table are refused: a sentence for each reason, with the quantities that it concerns."""
+    reasons: dict[str, dict[str, None]] = {}
+    for cell in found:
+        if cell.number.place.table == table and cell.verdict == "refused":
+            reasons.setdefault(str(cell.ours.refused), {})[cell.number.place.quantity] = None
+    return [f"{VERDICTS['refused'].mark} {', '.join(names)}: {why}" for why, names in reasons.items()]
+
+
 def _rows(found: Sequence[Cell], table: str) -> tuple[list[str], dict[tuple[object, ...], dict[str, dict[str, Any]]]]:
     """The keys that tell a table's rows apart, and by their values what `Cell.row` says of each of a row's numbers."""
     told = [cell.row() for cell in found if cell.number.place.table == table]
@@ -63,7 +72,8 @@ def latex(found: Sequence[Cell], table: str) -> str:
     """
     header, *lines = in_paper_form(found, table) or [[]]
     told = {cell.verdict for cell in found if cell.number.place.table == table}
-    marks = "; ".join(f"{of.mark} {of.meaning}" for name, of in VERDICTS.items() if name in told and of.mark)
+    known = [of for name, of in VERDICTS.items() if name in told - {"refused"} and of.mark]
+    marks = "; ".join([*(f"{of.mark} {of.meaning}" for of in known), *refusals(found, table)])
     caption = f"{paper.TITLES[table]} (the paper's Table {table}). A cell has the paper's number / ours"
     caption += f" [95 % interval] and a mark: {marks}." if marks else "."
     made = pd.DataFrame(lines, columns=header).to_latex(

@@ -13,7 +13,7 @@ from tier import experiment, paper, presets, summary
 from tier.config import DefenseName, Experiment
 from tier.paper import SWEEPS, Place
 from tier.presets import Preset
-from tier.reproduce.protocol import AUGMENTED, Protocol, defenses, explainers, point
+from tier.reproduce.protocol import AUGMENTED, TOO_FEW, Protocol, defenses, explainers, point
 from tier.stats import Z
 from tier.store import Store
 
@@ -130,7 +130,7 @@ class Reader:
             return Measured(refused=Reader.absent)
         value, interval = _profile_value(found, place.quantity)
         if value is None:
-            return Measured(refused="too few batches for a test: 8 in each group are needed")
+            return Measured(refused=TOO_FEW)
         beside: dict[str, tuple[float, tuple[float, float] | None]] = {}
         if place.quantity == "t_statistic":
             batches = self._printed_size(place.dataset) // self.main.experiment.divergence.batch

@@ -27,11 +27,11 @@ VERDICTS = {
     "same direction": Verdict("~", "another value, moved the same way from what it is compared with"),
     "unclear": Verdict("?", "the paper's number moves; ours does not clearly, but may do so by as much"),
     "does not move": Verdict("0", "the paper's number moves, by more than ours can have moved"),
-    "contradicts": Verdict("x", "moved the other way, or clearly moved where the paper's number is not"),
+    "contradicts": Verdict("x", "moved the other way, or clearly moved where the paper's number has not"),
     "differs": Verdict(
         ".", "another value, where the paper claims no direction or ours from which it moves is not stored"
     ),
-    "refused": Verdict("!", "cannot be had from so few images, or is not defined; the reason stands beside it"),
+    "refused": Verdict("!", "cannot be had from so few images, or is not defined; the reason is told with it"),
     "not computed": Verdict("", "not in this store"),
 }
 """What a cell may say of the paper's number and ours."""
@@ -183,11 +183,10 @@ def start(place: Place) -> Place | float | None:
             return None if place.quantity == "sufficiency" else 0.0
         case "VIII" if place.lam:
             return replace(place, lam=0.0)
-        case "IX" if place.beta:
-            return replace(place, beta=0.0)
-        case "IX":  # of the same augmentation, without the regularizer; no table has Reg-only's at lambda 0
-            augmented = replace(place, table="VIII", lam=0.0, beta=paper.BETA_OF_TABLE_VIII)
-            return augmented if place.defense == "tier_full" else None
+        case "IX" if place.defense == "tier_full":  # as Table VIII, which has some of the same runs
+            return replace(place, table="VIII", lam=0.0, beta=paper.BETA_OF_TABLE_VIII)
+        case "IX":  # no table has Reg-only's at lambda 0
+            return replace(place, beta=0.0) if place.beta else None
         case "VIII":
             return 0.5 if place.quantity.startswith("audit") else None
     return None
