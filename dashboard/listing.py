@@ -1,5 +1,7 @@
 """Tables on screen: tests, matched runs, all runs, jobs, the store, versions."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -262,22 +264,40 @@ def jobs() -> None:
             "key": TEXT("Key"),
         },
     )
-    going = {job_text(job): job for job in known if not job.over}
+    going = {f"{job_text(job)} ({job.key[:12]})": job for job in known if not job.over}
     if going:
         with st.popover("Cancel for everybody", icon=":material/cancel:", type="tertiary"):
             chosen = st.selectbox("Run", list(going), key="cancel_all")
             st.caption("It ends for all who asked for it. Asked for again, training goes on from its checkpoint.")
             if st.button("Cancel this run", key="cancel_all_now") and chosen in going:
                 loaders.engine().cancel_all(going[chosen].key)
-    for job in known:
+    for failed in by_reason(known):
+        what = job_text(failed[0]) if len(failed) == 1 else f"{len(failed)} runs for one reason"
+        with st.expander(f"Why it failed: {state.plain(what, 120)}", icon=":material/bug_report:"):
+            if len(failed) > 1:
+                counted = Counter(job_text(job) for job in failed)
+                st.markdown(
+                    "\n".join(
+                        f"- {state.plain(text, 120)}{f' ({n} of them)' if n > 1 else ''}" for text, n in counted.items()
+                    )
+                )
+            st.code(failed[0].details, language=None)
+
+
+def by_reason(jobs: Iterable[Any]) -> list[list[Any]]:
+    """The jobs that failed and left a traceback, those with the same error together."""
+    alike: dict[str, list[Any]] = {}
+    for job in jobs:
         if job.status == "failed" and job.details:
-            with st.expander(f"Why it failed: {state.plain(job_text(job), 120)}", icon=":material/bug_report:"):
-                st.code(job.details, language=None)
+            alike.setdefault(str(job.error), []).append(job)
+    return list(alike.values())
 
 
 def job_text(job: Any) -> str:
-    """A run of the engine in words."""
-    return f"{job.stage}: {loaders.run_text(job.experiment)}"
+    """A run of the engine in words; its explainer, where that is not the gradient."""
+    explainer = figures.EXPLAINERS.get(job.experiment.get("explain", {}).get("name", "gradient"))
+    named = f", {explainer}" if explainer and explainer != figures.EXPLAINERS["gradient"] else ""
+    return f"{job.stage}: {loaders.run_text(job.experiment)}{named}"
 
 
 def store_contents() -> None:

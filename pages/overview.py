@@ -53,9 +53,9 @@ with st.grid(3):
         "Accuracy against leak for TIER and nine rivals: which leaks least at the accuracy you need?",
     )
     sitemap.card(
-        "divergence",
+        "paper",
         "Check the paper",
-        "Its tables of KL divergence, recomputed, with the places where it contradicts itself.",
+        "Every number of its tables beside ours: what agrees, what does not, and where it contradicts itself.",
     )
     sitemap.card(
         "explanations",
@@ -76,4 +76,9 @@ with st.grid(3):
         "attack",
         "Attack from outside",
         "What an attacker finds who has other images only, whether knowing the defense helps, and other attacks.",
+    )
+    sitemap.card(
+        "divergence",
+        "Watch the answer move",
+        "How far it moves when pixels are removed, with the tests of the paper's Tables I and III.",
     )

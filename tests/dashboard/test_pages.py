@@ -379,6 +379,39 @@ def test_a_run_can_be_cancelled_for_everybody(
     assert engine.cancelled == [(key, "everybody")]
 
 
+def test_runs_of_equal_name_can_be_cancelled_one_by_one(
+    open_page: Open, full_store: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    engine.state = {"status": "running"}
+    one = preset.run("tier_full", seed=9)
+    keys = [engine.submit("attack", one.set({"attack.shadow": kind}), "somebody") for kind in ("undefended", "same")]
+    test = open_page("runs", full_store)
+    (choice,) = [box for box in test.selectbox if box.key == "cancel_all"]
+    assert len(set(choice.options)) == 2
+    choice.select(choice.options[1]).run()
+    test.button(key="cancel_all_now").click().run()
+    assert engine.cancelled == [(keys[1], "everybody")]
+
+
+def test_runs_that_failed_for_one_reason_are_told_together(
+    open_page: Open, full_store: Path, engine: FakeEngine, preset: Preset
+) -> None:
+    engine.state = {"status": "failed", "error": "no shadow images", "details": "Traceback ... no shadow images"}
+    for name in ("gradient", "lime", "shap"):
+        engine.submit("attack", preset.run("none", seed=9).set({"explain.name": name}), "somebody")
+    engine.state = {"status": "failed", "error": "no memory", "details": "Traceback ... no memory"}
+    engine.submit("report", preset.run("none", seed=8), "somebody")
+    test = open_page("runs", full_store)
+    told = [box for box in test.expander if "Why it failed" in box.label]
+    assert len(told) == 2
+    assert "3 runs for one reason" in told[0].label
+    assert "report: " in told[1].label
+    listed = told[0].markdown[0].value
+    assert listed.count("\n") == 2
+    assert "LIME" in listed and "SHAP" in listed
+    assert told[0].code[0].value == "Traceback ... no shadow images"
+
+
 def _with_one_report(root: Path, preset: Preset) -> Path:
     one = preset.run("none")
     Store(root).write("report", experiment.key("report", one), {}, {"experiment": one.changed(), "metrics": {}})
