@@ -120,7 +120,7 @@ def summary(view: View) -> None:
         for verdict, count in counts.items():
             icon, colour = LOOKS[verdict]
             st.badge(f"{count} {verdict}", icon=icon, color=colour)
-    with st.expander("The same table by table", icon=":material/table_rows:"):
+    with st.expander("The counts, table by table", icon=":material/table_rows:"):
         st.table(by_table(view.all).set_index("table"), width="content")
         st.caption(
             "Tables I and III count each level five times: members against non-members, the reverse, t and two "

@@ -590,7 +590,7 @@ class TestAttack:
         self, arguments: list[str], message: str, preset: Preset, tmp_path: Path, capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(sys, "argv", ["tier", "attack", "tiny", "--store", str(tmp_path), *arguments])
+        monkeypatch.setattr(sys, "argv", ["tier", "attack", "tiny", "--here", "--store", str(tmp_path), *arguments])
         with pytest.raises(SystemExit, match="2"):
             cli.main()
         assert message in " ".join(capsys.readouterr().err.split())
@@ -731,6 +731,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> object:
     return value
 
 
+@pytest.mark.slow  # each half by itself is tested in test_engine.py
 @pytest.mark.engine
 def test_two_commands_share_the_work_and_a_killed_worker_costs_nothing(preset: Preset, tmp_path: Path) -> None:
     where = Store(str(tmp_path / "store"))

@@ -400,8 +400,9 @@ def test_published_numbers_answer_without_their_results(tmp_path: Path) -> None:
     shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
     target = Store(str(tmp_path / "published"))
     lines = list(reproduce.publish(shipped, target))
+    assert len(lines) == len(reproduce.PROTOCOLS)
     assert any(line.endswith("numbers of gtsrb") for line in lines)
-    assert list(reproduce.publish(shipped, target)) == []  # nothing is written again
+    assert list(reproduce.publish(shipped, target, ["gtsrb"])) == []  # nothing is written again
     assert [result.stage for result in target.ls()] == ["reproduction"] * len(target.ls())
     for whole, told in zip(reproduce.cells(shipped, of), reproduce.cells(target, of), strict=True):
         assert told.row() == whole.row()
@@ -411,8 +412,8 @@ def test_published_numbers_answer_without_their_results(tmp_path: Path) -> None:
 def test_a_number_is_kept_when_its_results_are_gone(tmp_path: Path) -> None:
     shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
     target = Store(str(tmp_path / "published"))
-    list(reproduce.publish(shipped, target))
-    assert list(reproduce.publish(Store(str(tmp_path / "empty")), target)) == []
+    list(reproduce.publish(shipped, target, ["gtsrb"]))
+    assert list(reproduce.publish(Store(str(tmp_path / "empty")), target, ["gtsrb"])) == []
     assert reproduce.counts(reproduce.cells(target, of)) == reproduce.counts(reproduce.cells(shipped, of))
 
 
@@ -420,7 +421,7 @@ def test_a_run_without_its_images_does_not_replace_its_published_interval(tmp_pa
     """As the demo store holds a grid point: the report alone."""
     shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
     target, bare = Store(str(tmp_path / "published")), Store(str(tmp_path / "bare"))
-    list(reproduce.publish(shipped, target))
+    list(reproduce.publish(shipped, target, ["gtsrb"]))
     e = presets.get("gtsrb").run("tier_full")
     shipped.export("report", experiment.key("report", e), bare)
     place = Place("VIII", "gtsrb", "audit_auc", "tier_full", lam=7.0, beta=0.3)
@@ -429,7 +430,7 @@ def test_a_run_without_its_images_does_not_replace_its_published_interval(tmp_pa
         return next(cell for cell in reproduce.cells(store, of, ["VIII"]) if cell.number.place == place)
 
     assert cell(bare).ours.interval is None
-    list(reproduce.publish(bare, target))
+    list(reproduce.publish(bare, target, ["gtsrb"]))
     assert cell(target).row() == cell(shipped).row()
     both = Store(str(tmp_path / "bare"), below=target)
     assert cell(both).ours.interval == cell(shipped).ours.interval
@@ -531,7 +532,7 @@ def test_cells_of_tables_i_and_iii_are_means_of_batches(tmp_path: Path) -> None:
 def test_a_number_of_results_that_would_differ_today_does_not_answer(tmp_path: Path) -> None:
     shipped, of = demo.open_store(None), reproduce.protocol("gtsrb")
     target = Store(str(tmp_path / "published"))
-    list(reproduce.publish(shipped, target))
+    list(reproduce.publish(shipped, target, ["gtsrb"]))
     stage, key = reproduce.place_of(of)
     found = target.find(stage, key)
     assert found is not None

@@ -5,7 +5,7 @@ as the keys are those that the code would give its results today; then the resul
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tier import paper
 from tier.demo import PUBLISHED
 from tier.reproduce.alternatives import measured_alternatives
 from tier.reproduce.ours import Measured, Reader
-from tier.reproduce.protocol import PROTOCOLS, Protocol
+from tier.reproduce.protocol import PROTOCOLS, Protocol, protocol
 from tier.store import Store
 
 VERSION = 1
@@ -26,12 +26,12 @@ def place_of(of: Protocol) -> tuple[str, str]:
     return PUBLISHED, hashlib.sha256(f"{PUBLISHED} {VERSION} {of.dataset}".encode()).hexdigest()
 
 
-def publish(work: Store, target: Store) -> Iterator[str]:
-    """Write the numbers of each data set that `work`, or what lies below it, has into `target`; yields what changed.
+def publish(work: Store, target: Store, datasets: Iterable[str] = tuple(PROTOCOLS)) -> Iterator[str]:
+    """Write the numbers of data sets that `work`, or what lies below it, has into `target`; yields what changed.
 
     What `target` has and `work` has not, or not as fully, is kept. Nothing is written where nothing changes.
     """
-    for of in PROTOCOLS.values():
+    for of in map(protocol, datasets):
         reader, known, told = Reader(work, of, None), published(target, of), published(work, of)
         made: dict[str, Any] = dict(known)
         for number in paper.of(of.dataset):
