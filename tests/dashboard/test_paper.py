@@ -53,6 +53,16 @@ def test_verdicts_are_counted_table_by_table() -> None:
     assert table.drop(index="IV").iloc[0].to_dict() == reproduce.counts(CELLS)
 
 
+@pytest.mark.parametrize(("dataset", "told"), [("CIFAR-100", True), ("OpenForensics", False)])
+def test_counts_come_with_what_to_know_of_tables_that_are_there(
+    dataset: str, told: bool, open_page: Open, shipped_store: Path
+) -> None:
+    test = open_page("paper", shipped_store, of=dataset)
+    assert not test.exception
+    captions = " ".join(one.value for one in test.caption)
+    assert [text in captions for text in page.COUNTING.values()] == [told, told]
+
+
 def test_the_sentence_tells_apart_what_neither_agrees_nor_contradicts() -> None:
     verdicts = ["agrees", "unclear", "unclear", "does not move", "does not move", "does not move", "differs", "refused"]
     said = page.takeaway([cell(0.7, verdict) for verdict in verdicts], "GTSRB")

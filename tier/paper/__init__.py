@@ -237,7 +237,7 @@ NOTES = (
         _in("IV", dataset="openforensics", defense="dpsgd_eps100", quantity=("train_accuracy", "test_top1")),
     ),
     Note(
-        "The text says that Sufficiency moves by at most 0.03; here the paper's own numbers move by 0.05.",
+        "The text says that Sufficiency moves by at most 0.03; on this data set the paper's own numbers move by 0.05.",
         _in(
             "VI",
             dataset="openforensics",
@@ -276,7 +276,7 @@ NOTES = (
         _in("VIII", lam=0.0),
     ),
     Note(
-        'The text says "Full consistently outperforms Reg-only"; here it does worse.',
+        'The text says "Full consistently outperforms Reg-only"; in its own table it does worse at this beta.',
         lambda place: place.table == "IX" and _full_is_worse(place),
     ),
 )
