@@ -22,8 +22,6 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "not computed": (":material/hourglass_empty:", "gray"),
 }
 """The icon and colour of each verdict."""
-DATASETS = {"gtsrb": "GTSRB", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cinic10": "CINIC-10"}
-DATASETS |= {"openforensics": "OpenForensics"}
 COUNTING = {
     ("I", "III"): "Tables I and III count each level five times: members against non-members, the reverse, t and two "
     "p-values.",
@@ -72,7 +70,7 @@ class View:
 
 def choose() -> View:
     """The choices above the page."""
-    names = {name: DATASETS[name] for name in reproduce.PROTOCOLS}
+    names = {name: paper.NAMES[name] for name in reproduce.PROTOCOLS}
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         with st.container(width=180):
             dataset = state.select("Data set of the paper", names, key="of")
@@ -122,15 +120,15 @@ def _filtered(cells: Sequence[reproduce.Cell]) -> list[reproduce.Cell]:
 def summary(view: View) -> None:
     """How many numbers of the data set have which verdict, and in what ours depart from the paper."""
     counts = reproduce.counts(view.all)
-    st.markdown(takeaway(view.all, DATASETS[view.of.dataset]), width=theme.TEXT_WIDTH)
+    st.markdown(takeaway(view.all, paper.NAMES[view.of.dataset]), width=theme.TEXT_WIDTH)
     with st.container(horizontal=True):
         for verdict, count in counts.items():
             icon, colour = LOOKS[verdict]
             st.badge(f"{count} {verdict}", icon=icon, color=colour)
     with st.expander("The counts, table by table", icon=":material/table_rows:"):
-        table = by_table(view.all).set_index("table")
-        st.table(table, width="content")
-        traps = [text for names, text in COUNTING.items() if set(names) & set(table.index)]
+        of_tables = reproduce.counts_by_table(view.all)
+        st.table(pd.DataFrame(of_tables).T.rename_axis("table"), width="content")
+        traps = [text for names, text in COUNTING.items() if of_tables.keys() & set(names)]
         if traps:
             st.caption(" ".join(traps), width=theme.TEXT_WIDTH)
     with st.expander("What the verdicts mean, and in what ours depart from the paper", icon=":material/rule:"):
@@ -138,13 +136,6 @@ def summary(view: View) -> None:
         st.markdown("\n".join(meanings), width=theme.TEXT_WIDTH)
         st.markdown("Ours departs from the paper's protocol in this:", width=theme.TEXT_WIDTH)
         st.markdown("\n".join(f"- {text}." for text in view.of.departures), width=theme.TEXT_WIDTH)
-
-
-def by_table(cells: Sequence[reproduce.Cell]) -> pd.DataFrame:
-    """How many numbers of each table have which verdict; Table II has settings and no findings."""
-    names = [name for name in paper.TABLES if name != "II"]
-    of = {name: [cell for cell in cells if cell.number.place.table == name] for name in names}
-    return pd.DataFrame([{"table": name, **reproduce.counts(found)} for name, found in of.items() if found])
 
 
 def takeaway(cells: Sequence[reproduce.Cell], name: str) -> str:

@@ -65,6 +65,7 @@ def alternatives(dataset: str) -> pd.DataFrame:
 
 def reproduced() -> Iterator[tuple[str, str, str]]:
     """The tables of REPRODUCTION.md: of each data set the verdicts' counts, KL, choices and the paper's tables."""
+    mark = reproduce.VERDICTS["refused"].mark
     heads = [f"{name} `{of.mark}`" if of.mark else name for name, of in reproduce.VERDICTS.items()]
     meanings = [[f"`{of.mark}`" if of.mark else "-", of.meaning] for of in reproduce.VERDICTS.values()]
     yield REPRODUCTION, "marks", as_markdown([["mark", "meaning"], *meanings])
@@ -77,7 +78,7 @@ def reproduced() -> Iterator[tuple[str, str, str]]:
                 form = reproduce.in_paper_form(cells(dataset), table)
                 yield REPRODUCTION, f"reproduce:{dataset}:{table}", as_markdown(form)
                 if reasons := reproduce.refusals(cells(dataset), table):
-                    yield REPRODUCTION, f"refused:{dataset}:{table}", " ".join(f"`{r[0]}`{r[1:]}." for r in reasons)
+                    yield REPRODUCTION, f"refused:{dataset}:{table}", " ".join(f"`{mark}` {r}." for r in reasons)
         yield REPRODUCTION, f"alternatives:{dataset}", as_markdown(reproduce.alternative_rows(alternatives(dataset)))
 
 

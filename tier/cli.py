@@ -356,27 +356,23 @@ def paper_and_here(
         rows_ = [cell.row() for cell in found]
         print(json.dumps({**head, "counts": reproduce.counts(found), "cells": rows_}, indent=2, allow_nan=False))
         return
+    mark = reproduce.VERDICTS["refused"].mark
     for name in dict.fromkeys(cell.number.place.table for cell in found):
         lines = reproduce.in_paper_form(found, name)
         heading, refused = f"Table {name}: {paper.TITLES[name]}", reproduce.refusals(found, name)
         if in_markdown:
             print(f"## {heading}\n\n{as_markdown(lines)}\n")
-            print(*(f"`{line[0]}`{line[1:]}\n" for line in refused), sep="\n", end="")
+            for reason in refused:
+                print(f"`{mark}` {reason}\n")
         else:
             out.print(heading)
             _print_table(lines, 1)
-            out.print(*refused, sep="\n", soft_wrap=True, markup=False, highlight=False)
+            for reason in refused:
+                out.print(f"{mark} {reason}", soft_wrap=True, markup=False, highlight=False)
     if not in_markdown:
-        again = [
-            "python",
-            "-m",
-            "tier",
-            "reproduce",
-            "--dataset",
-            dataset,
-            *(f"--table={name}" for name in table or []),
-        ]
-        again += [f"--seeds={seeds}"] * (seeds is not None) + (["--store", store] if store else [])
+        again = ["python", "-m", "tier", "reproduce", "--dataset", dataset]
+        again += [f"--table={name}" for name in table or []] + ([] if seeds is None else [f"--seeds={seeds}"])
+        again += ["--store", store] if store else []
         _print_agreement(found, of, again)
 
 

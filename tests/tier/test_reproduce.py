@@ -378,6 +378,17 @@ def test_a_profile_of_too_few_batches_says_why_it_has_no_t() -> None:
     assert all(row["member"] > 0 for row in without)
 
 
+def test_verdicts_are_counted_table_by_table() -> None:
+    found = reproduce.cells(demo.open_store(None), reproduce.protocol("gtsrb"))
+    counted = reproduce.counts_by_table(found)
+    assert list(counted) == ["IV", "V", "VI", "VII", "VIII", "IX"]  # II has settings and no findings
+    whole = reproduce.counts(found)
+    assert {name: sum(of[name] for of in counted.values()) for name in whole} == whole
+    assert counted["VIII"]["contradicts"] == sum(
+        cell.verdict == "contradicts" for cell in found if cell.number.place.table == "VIII"
+    )
+
+
 def test_refused_numbers_say_why() -> None:
     result = CliRunner().invoke(app, ["reproduce", "--table", "V", "--show"])
     assert "! tpr_percent_at_0.1_percent_fpr: a rate of 0.001 needs at least 1,000 non-members" in result.stdout

@@ -36,6 +36,8 @@ DATASETS = {
     "OForensics": "openforensics",
 }
 """The paper's names, and ours."""
+NAMES = {of: next(name for name, dataset in DATASETS.items() if dataset == of) for of in DATASETS.values()}
+"""Ours, and the paper's first name for each."""
 _DEFENSES: dict[str, DefenseName] = {
     "None": "none",
     "DP-SGD(eps=100)": "dpsgd_eps100",

@@ -6,7 +6,7 @@ from tier.reproduce.forms import KEYS, cell_text, frame, in_paper_form, latex, r
 from tier.reproduce.profiles import profile_rows, profiles
 from tier.reproduce.protocol import PROTOCOLS, Protocol, drawn, jobs, protocol
 from tier.reproduce.published import alternatives, place_of, publish
-from tier.reproduce.verdicts import VERDICTS, Cell, Verdict, cells, counts
+from tier.reproduce.verdicts import VERDICTS, Cell, Verdict, cells, counts, counts_by_table
 
 __all__ = [
     "CHOICES",
@@ -24,6 +24,7 @@ __all__ = [
     "cells",
     "charts",
     "counts",
+    "counts_by_table",
     "drawn",
     "frame",
     "in_paper_form",

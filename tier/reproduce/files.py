@@ -52,9 +52,8 @@ def write(folder: Path, store: Store, of: Protocol, found: Sequence[Cell]) -> It
 
 
 def _images(of: Protocol) -> str:
-    """The data set by the paper's first name for it, and what stands in for it."""
-    name = next(name for name, dataset in paper.DATASETS.items() if dataset == of.dataset)
-    stand_in = SOURCES.get(of.dataset)
+    """The data set's name, and what stands in for it."""
+    name, stand_in = paper.NAMES[of.dataset], SOURCES.get(of.dataset)
     return f"{name} ({stand_in} in its place)" if stand_in else name
 
 

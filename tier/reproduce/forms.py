@@ -37,7 +37,7 @@ def refusals(found: Sequence[Cell], table: str) -> list[str]:
     for cell in found:
         if cell.number.place.table == table and cell.verdict == "refused":
             reasons.setdefault(str(cell.ours.refused), {})[cell.number.place.quantity] = None
-    return [f"{VERDICTS['refused'].mark} {', '.join(names)}: {why}" for why, names in reasons.items()]
+    return [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
 def _rows(found: Sequence[Cell], table: str) -> tuple[list[str], dict[tuple[object, ...], dict[str, dict[str, Any]]]]:
@@ -73,7 +73,8 @@ def latex(found: Sequence[Cell], table: str) -> str:
     header, *lines = in_paper_form(found, table) or [[]]
     told = {cell.verdict for cell in found if cell.number.place.table == table}
     known = [of for name, of in VERDICTS.items() if name in told - {"refused"} and of.mark]
-    marks = "; ".join([*(f"{of.mark} {of.meaning}" for of in known), *refusals(found, table)])
+    refused = [f"{VERDICTS['refused'].mark} {reason}" for reason in refusals(found, table)]
+    marks = "; ".join([*(f"{of.mark} {of.meaning}" for of in known), *refused])
     caption = f"{paper.TITLES[table]} (the paper's Table {table}). A cell has the paper's number / ours"
     caption += f" [95 % interval] and a mark: {marks}." if marks else "."
     made = pd.DataFrame(lines, columns=header).to_latex(

@@ -201,6 +201,13 @@ def _in_words(start: Place, place: Place) -> str:
     return f"lambda {start.lam:g}" if start.lam != place.lam else f"beta {start.beta:g}"
 
 
+def counts_by_table(found: Sequence[Cell]) -> dict[str, dict[str, int]]:
+    """`counts` of each table that cells are of; Table II does not count."""
+    names = dict.fromkeys(cell.number.place.table for cell in found)
+    of = {name: [cell for cell in found if cell.number.place.table == name] for name in names if name != "II"}
+    return {name: counts(part) for name, part in of.items()}
+
+
 def counts(found: Sequence[Cell]) -> dict[str, int]:
     """How many cells have each of VERDICTS; those of Table II, which are settings and no findings, do not count."""
     findings = [cell for cell in found if cell.number.place.table != "II"]
